@@ -217,6 +217,11 @@ class TestPlaces:
         assert parse_vector(make_vector(ref, FOLDER), FOLDER) == ref
 
 
+FLOATS = new_metadata([LakeColumn(name="at", type="float64")], table_id="1", created_ms=0)[
+    "schemaString"
+]
+
+
 class TestShape:
     @pytest.mark.parametrize(
         "kind",
@@ -296,7 +301,7 @@ class TestShape:
     @pytest.mark.parametrize(
         ("metadata", "protocol", "feature"),
         [
-            ({"partitionColumns": ["id"]}, {}, "partitions"),
+            ({"partitionColumns": ["at"], "schemaString": FLOATS}, {}, "partitions by a column"),
             ({"configuration": {"delta.constraints.c": "id > 0"}}, {}, "checkConstraints"),
             ({"configuration": {"delta.enableRowTracking": "true"}}, {}, "rowTracking"),
             ({}, {"writerFeatures": ["deletionVectors", "catalogManaged"]}, "catalogManaged"),

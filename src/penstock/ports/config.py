@@ -115,7 +115,7 @@ class Apply(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSection:
-    """[target]. The last four are for lakes.
+    """[target]. The last five are for lakes.
 
     Attributes:
         map: Source namespace to target namespace; others keep their name.
@@ -125,6 +125,7 @@ class TargetSection:
         apply: How batches are applied.
         format_version: Iceberg's format of new tables.
         file_megabytes: Greatest size of files that the bulk load writes.
+        partition: By the source's name of a table one or more terms by which it is partitioned.
     """
 
     url: str = field(repr=False)
@@ -134,6 +135,7 @@ class TargetSection:
     apply: Apply = Apply.POSITION
     format_version: int | None = None
     file_megabytes: int | None = None
+    partition: dict[str, str | list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

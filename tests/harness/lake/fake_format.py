@@ -26,6 +26,7 @@ from penstock.engines.lake.format import (
     LiveFile,
     MarkNotNewer,
     NewFile,
+    PartitionField,
     Snapshot,
 )
 from penstock.engines.lake.rows import read_rows
@@ -144,6 +145,7 @@ class FakeTable(LakeTable):
 
     def _live(self, file: NewFile, now: Snapshot) -> LiveFile:
         path = Path(file.location)
+        assert len(file.partition) == len(now.partition)
         assert path.stat().st_size == file.size_bytes
         assert path.is_relative_to(self.data_folder)
         return LiveFile(
@@ -156,6 +158,7 @@ class FakeTable(LakeTable):
                 for name, one in file.statistics.items()
                 if one.low is not None
             },
+            partition=file.partition,
         )
 
     def refuse_change(self, change: Change, snapshot: Snapshot) -> str:
@@ -204,6 +207,7 @@ class FakeCatalogue(Catalogue):
         key: Sequence[str] = (),
         record: str = "",
         options: Mapping[str, str] | None = None,
+        partition: Sequence[PartitionField] = (),
     ) -> FakeTable:
         del key, options
         folder = self._store.root / name.schema / name.name
@@ -211,7 +215,14 @@ class FakeCatalogue(Catalogue):
         numbered = tuple(replace(one, field_id=at) for at, one in enumerate(columns, start=1))
         self._store.tables[name] = FakeData(folder=folder)
         first = Snapshot(
-            version=0, columns=numbered, record=record, next_field_id=len(numbered) + 1
+            version=0,
+            columns=numbered,
+            record=record,
+            next_field_id=len(numbered) + 1,
+            partition=tuple(
+                replace(one, source=next(c for c in numbered if c.name == one.source.name))
+                for one in partition
+            ),
         )
         self._store.put(name, first, "create")
         found = self.find(name)

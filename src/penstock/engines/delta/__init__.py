@@ -12,7 +12,7 @@ DESCRIPTOR = Descriptor(
     name="delta",
     shown="Delta Lake",
     schemes={"delta+file": "delta", "delta+s3": "delta"},
-    options={"target": frozenset(("batchSeconds", "apply", "fileMegabytes"))},
+    options={"target": frozenset(("batchSeconds", "apply", "fileMegabytes", "partition"))},
     example="delta+file:///data/lake",
     parts={
         "options": f"{_LAKE}.options",

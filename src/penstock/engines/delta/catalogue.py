@@ -13,7 +13,14 @@ from penstock.engines.delta.places import name_of_folder, table_folder
 from penstock.engines.delta.shape import new_metadata, new_protocol
 from penstock.engines.delta.state import Actions, State
 from penstock.engines.delta.table import MICROSECONDS, DeltaTable
-from penstock.engines.lake.format import Catalogue, LakeColumn, LakeForeign, LakeFormat, LakeTable
+from penstock.engines.lake.format import (
+    Catalogue,
+    LakeColumn,
+    LakeForeign,
+    LakeFormat,
+    LakeTable,
+    PartitionField,
+)
 from penstock.engines.lake.java import typed_errors
 from penstock.engines.lake.storage import file_system, is_local, path_in
 from penstock.engines.lake.url import parse_url
@@ -76,6 +83,7 @@ class DeltaCatalogue(Catalogue):
         key: Sequence[str] = (),
         record: str = "",
         options: Mapping[str, str] | None = None,
+        partition: Sequence[PartitionField] = (),
     ) -> LakeTable:
         """Create an empty table. options: there are none."""
         del options
@@ -87,7 +95,12 @@ class DeltaCatalogue(Catalogue):
         folder = table_folder(self.root, name)
         now_ms = self._clock.now_us() // MICROSECONDS
         metadata = new_metadata(
-            columns, table_id=str(uuid.uuid4()), created_ms=now_ms, key=key, record=record
+            columns,
+            table_id=str(uuid.uuid4()),
+            created_ms=now_ms,
+            key=key,
+            record=record,
+            partition=[field.source.name for field in partition],
         )
         protocol = new_protocol(metadata)
         after = State(folder=folder, version=0, metadata=metadata, protocol=protocol)

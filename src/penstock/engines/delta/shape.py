@@ -19,8 +19,11 @@ from penstock.engines.lake.format import (
     FeatureNeeded,
     FeatureUnknown,
     LakeColumn,
+    PartitionField,
     Snapshot,
+    Transform,
 )
+from penstock.engines.lake.partitions import find_problems, terms_of
 
 Action = Mapping[str, Any]
 
@@ -145,6 +148,20 @@ def columns_of(metadata: Action) -> tuple[LakeColumn, ...]:
     )
 
 
+def partition_of(metadata: Action) -> tuple[PartitionField, ...]:
+    """Return the fields by which a table is partitioned: columns as they are."""
+    by_name = {column.name: column for column in columns_of(metadata)}
+    return tuple(
+        PartitionField(
+            source=by_name[name],
+            transform=Transform.IDENTITY,
+            name=name,
+            empty_is_null=by_name[name].type == "string",
+        )
+        for name in metadata.get("partitionColumns") or ()
+    )
+
+
 def next_field_id(metadata: Action) -> int:
     """Return the id of the next added column; 0 without column mapping."""
     if not is_mapped(metadata):
@@ -178,6 +195,9 @@ def refuse_change(change: Change, snapshot: Snapshot) -> str:
     present = snapshot.column(change.name)
     if change.kind is ChangeKind.DROP and len(snapshot.columns) == 1:
         return "a Delta table keeps one column"
+    is_partition = any(one.source.name == change.name for one in snapshot.partition)
+    if is_partition and change.kind in (ChangeKind.DROP, ChangeKind.WIDEN):
+        return f"the table is partitioned by column {change.name}"
     if change.kind is not ChangeKind.WIDEN or present is None or change.column is None:
         return ""
     if is_wider(present.type, change.column.type):
@@ -208,8 +228,12 @@ def new_metadata(
     created_ms: int,
     key: Sequence[str] = (),
     record: str = "",
+    partition: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the metadata of a new table. Raises FeatureNeeded for names that cannot be held."""
+    """Return the metadata of a new table. partition: names of columns.
+
+    Raises FeatureNeeded for names that cannot be held.
+    """
     _check_names(column.name for column in columns)
     configuration = {**_NEW_PROPERTIES, KEY: json.dumps(list(key))}
     if record:
@@ -225,7 +249,7 @@ def new_metadata(
         "id": table_id,
         "format": {"provider": "parquet", "options": {}},
         "schemaString": _schema_text(fields),
-        "partitionColumns": [],
+        "partitionColumns": list(partition),
         "configuration": configuration,
         "createdTime": created_ms,
     }
@@ -245,6 +269,11 @@ def change_metadata(
         if _needs_mapping(change, is_emptied=is_emptied) and not is_mapped(changed):
             _map_columns(fields, configuration)
         _change_fields(fields, configuration, change)
+        if change.kind is ChangeKind.RENAME and change.column is not None:
+            changed["partitionColumns"] = [
+                change.column.name if name == change.name else name
+                for name in changed.get("partitionColumns") or ()
+            ]
     _check_names(field["name"] for field in fields)
     physical = [field["metadata"][_MAPPING_NAME] for field in fields] if is_mapped(changed) else []
     if len(set(physical)) < len(physical):
@@ -390,8 +419,14 @@ def check_features(table: str, metadata: Action, protocol: Action) -> None:
         unknown |= {
             feature for name, feature in _USED_BY_COLUMN.items() if name in field["metadata"]
         }
-    if metadata.get("partitionColumns"):
-        unknown.add("partitions")
+    if list(
+        find_problems(
+            terms_of(partition_of(metadata)),
+            {column.name: column.type for column in columns_of(metadata)},
+            is_delta=True,
+        )
+    ):
+        unknown.add("partitions by a column of such a type")
     reader = int(protocol.get("minReaderVersion", 1))
     writer = int(protocol.get("minWriterVersion", 1))
     if reader > _TABLE_FEATURES_READER or writer > _TABLE_FEATURES_WRITER:

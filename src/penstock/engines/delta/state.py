@@ -27,6 +27,7 @@ from penstock.engines.delta.shape import (
     has_vectors,
     key_of,
     next_field_id,
+    partition_of,
     with_properties,
 )
 from penstock.engines.delta.statistics import (
@@ -45,8 +46,11 @@ from penstock.engines.lake.format import (
     Mark,
     NewDeletes,
     NewFile,
+    Partition,
+    PartitionField,
     Snapshot,
 )
+from penstock.engines.lake.partitions import constant_array
 
 CountRows = Callable[[str], int]
 """Function that reads the number of rows of the Parquet file at a location."""
@@ -117,6 +121,11 @@ class State:
         return columns_of(self.metadata)
 
     @cached_property
+    def partition(self) -> tuple[PartitionField, ...]:
+        """Return the fields by which the table is partitioned."""
+        return partition_of(self.metadata)
+
+    @cached_property
     def mark(self) -> Mark | None:
         """Return the mark of the newest commit of ours."""
         log_id = configuration_of(self.metadata).get(LOG)
@@ -133,6 +142,7 @@ class State:
             record=configuration_of(self.metadata).get(RECORD, ""),
             next_field_id=next_field_id(self.metadata),
             features=features_of(self.protocol),
+            partition=self.partition,
         )
 
     def check(self, table: str) -> Self:
@@ -221,10 +231,13 @@ class Replay:
                 f"the log of the Delta table {self._folder} has no metadata",
                 hint="Restore the folder _delta_log, or remove the table and copy it again.",
             )
-        columns = columns_of(self._metadata)
-        is_same = self._before is not None and self._before.columns == columns
+        columns, partition = columns_of(self._metadata), partition_of(self._metadata)
+        before = self._before
+        is_same = before is not None and (before.columns, before.partition) == (columns, partition)
         files = {
-            path: file if isinstance(file, DataFile) and is_same else self._data_file(file, columns)
+            path: file
+            if isinstance(file, DataFile) and is_same
+            else self._data_file(file, columns, partition)
             for path, file in self._files.items()
         }
         return State(
@@ -237,17 +250,46 @@ class Replay:
             touched=self._touched,
         )
 
-    def _data_file(self, file: Action | DataFile, columns: Sequence[LakeColumn]) -> DataFile:
+    def _data_file(
+        self,
+        file: Action | DataFile,
+        columns: Sequence[LakeColumn],
+        partition: Sequence[PartitionField],
+    ) -> DataFile:
         if isinstance(file, DataFile):
-            bounds = read_bounds(file.action.get("stats"), columns)
+            bounds = _bounds(file.action, columns, partition)
             return replace(file, live=replace(file.live, bounds=bounds))
-        return read_file(file, self._folder, columns, self._count_rows)
+        return read_file(file, self._folder, columns, partition, self._count_rows)
+
+
+def _bounds(
+    action: Action, columns: Sequence[LakeColumn], partition: Sequence[PartitionField]
+) -> dict[str, tuple[Any, Any]]:
+    """Return the bounds of a file's columns; that of a partition has its value alone."""
+    bounds = read_bounds(action.get("stats"), columns)
+    for one, text in zip(partition, read_partition(action, partition), strict=True):
+        bounds.pop(one.source.name, None)
+        if text is not None:
+            value = constant_array(text, one.source.type, 1)[0].as_py()
+            bounds[one.source.name] = (value, value)
+    return bounds
+
+
+def read_partition(action: Action, partition: Sequence[PartitionField]) -> Partition:
+    """Return the partition of an add action."""
+    values = action.get("partitionValues") or {}
+    return tuple(values.get(field.source.file_name) or None for field in partition)
 
 
 def read_file(
-    action: Action, folder: str, columns: Sequence[LakeColumn], count_rows: CountRows
+    action: Action,
+    folder: str,
+    columns: Sequence[LakeColumn],
+    partition: Sequence[PartitionField],
+    count_rows: CountRows,
 ) -> DataFile:
     """Return the data file of an add action."""
+    values = read_partition(action, partition)
     location = location_of(action["path"], folder)
     row_count = read_row_count(action.get("stats"))
     vector = action.get("deletionVector")
@@ -258,8 +300,13 @@ def read_file(
             location=location,
             size_bytes=int(action["size"]),
             row_count=count_rows(location) if row_count is None else row_count,
-            bounds=read_bounds(action.get("stats"), columns),
+            bounds=_bounds(action, columns, partition),
             deletes=(parse_vector(vector, folder),) if vector else (),
+            partition=values,
+            constants={
+                field.source.file_name: value
+                for field, value in zip(partition, values, strict=True)
+            },
         ),
     )
 
@@ -353,6 +400,7 @@ class _Files:
         self.removes: list[Action] = []
         self._before = before
         self._columns = after.columns
+        self._partition = after.partition
         self._key = key_of(after.metadata)
         self._is_data = is_data
         self._now_ms = now_ms
@@ -366,12 +414,17 @@ class _Files:
     def add(self, files: Iterable[NewFile], deletes: Iterable[NewDeletes]) -> None:
         """Add new files. deletes: of the commit, among them those of the new files."""
         vectors = {one.name: one for one in deletes}
+        by_partition = {field.source.name for field in self._partition}
+        kept = [column for column in self._columns if column.name not in by_partition]
         for file in files:
             path = path_of(file.location, self._before.folder)
-            statistics = make_statistics(file.row_count, file.statistics, self._columns, self._key)
+            statistics = make_statistics(file.row_count, file.statistics, kept, self._key)
             action: dict[str, Any] = {
                 "path": path,
-                "partitionValues": {},
+                "partitionValues": {
+                    field.source.file_name: value
+                    for field, value in zip(self._partition, file.partition, strict=True)
+                },
                 "size": file.size_bytes,
                 "modificationTime": self._now_ms,
                 "dataChange": self._is_data,
@@ -401,7 +454,7 @@ class _Files:
                 path: replace(
                     file,
                     live=replace(
-                        file.live, bounds=read_bounds(file.action.get("stats"), self._columns)
+                        file.live, bounds=_bounds(file.action, self._columns, self._partition)
                     ),
                 )
                 for path, file in kept.items()
@@ -439,7 +492,7 @@ class _Files:
 
     def _add(self, action: Action) -> None:
         self.adds.append(action)
-        file = read_file(action, self._before.folder, self._columns, _no_count)
+        file = read_file(action, self._before.folder, self._columns, self._partition, _no_count)
         self._added[file.live.name] = file
 
 

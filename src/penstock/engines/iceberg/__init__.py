@@ -12,7 +12,11 @@ DESCRIPTOR = Descriptor(
     name="iceberg",
     shown="Apache Iceberg",
     schemes={"iceberg": "iceberg"},
-    options={"target": frozenset(("batchSeconds", "apply", "fileMegabytes", "formatVersion"))},
+    options={
+        "target": frozenset(
+            ("batchSeconds", "apply", "fileMegabytes", "formatVersion", "partition")
+        )
+    },
     example="iceberg://CATALOG/NAMESPACE",
     parts={
         "options": f"{_LAKE}.options",

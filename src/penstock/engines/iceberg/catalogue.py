@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from penstock.engines.iceberg.columns import schema_json
 from penstock.engines.iceberg.java import Iceberg
+from penstock.engines.iceberg.partition import spec_json
 from penstock.engines.iceberg.table import RECORD, IcebergTable, to_location
 from penstock.engines.lake.format import (
     Catalogue,
@@ -22,6 +23,7 @@ from penstock.engines.lake.format import (
     LakeForeign,
     LakeFormat,
     LakeTable,
+    PartitionField,
 )
 from penstock.engines.lake.jars import ICEBERG_JARS, LakeJarsMissing, find_jars
 from penstock.engines.lake.java import class_names, typed_errors
@@ -174,6 +176,7 @@ class IcebergCatalogue(Catalogue):
         key: Sequence[str] = (),
         record: str = "",
         options: Mapping[str, str] | None = None,
+        partition: Sequence[PartitionField] = (),
     ) -> LakeTable:
         """Create an empty table; its columns get the ids from 1."""
         given = {**self._options, **(options or {})}
@@ -186,10 +189,12 @@ class IcebergCatalogue(Catalogue):
         with typed_errors(f"create table {name}"):
             classes = self._iceberg.classes
             try:
+                schema = classes.SchemaParser.fromJson(schema_json(columns))
+                spec = spec_json(partition, columns)
                 java = self._java.createTable(
                     self._identifier(name),
-                    classes.SchemaParser.fromJson(schema_json(columns)),
-                    classes.PartitionSpec.unpartitioned(),
+                    schema,
+                    classes.PartitionSpecParser.fromJson(schema, spec),
                     self._iceberg.map_of(properties),
                 )
             except Exception as error:

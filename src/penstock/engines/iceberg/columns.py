@@ -140,6 +140,10 @@ def refuse_change(change: Change, snapshot: Snapshot) -> str:
         )
     if present is None:
         return f"the table has no column {change.name}"
+    if change.kind is ChangeKind.DROP and any(
+        one.source.field_id == present.field_id for one in snapshot.partition
+    ):
+        return f"the table is partitioned by column {change.name}"
     if change.kind is ChangeKind.WIDEN and after is not None:
         return refuse_type(present.type, after.type)
     return ""

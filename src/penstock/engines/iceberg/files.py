@@ -7,13 +7,14 @@ a call for each field. Not here: the calls (`table.py`), and the bytes of the fi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.codec.lake.position_deletes import FILE_PATH_ID
 from penstock.engines.iceberg.bounds import decode_bound, encode_bound, lower_bound, upper_bound
 from penstock.engines.iceberg.columns import iceberg_type
+from penstock.engines.iceberg.partition import decode_partition, encode_partition
 from penstock.engines.lake.format import (
     ColumnStatistics,
     DeleteForm,
@@ -23,12 +24,11 @@ from penstock.engines.lake.format import (
     LiveFile,
     NewDeletes,
     NewFile,
+    PartitionField,
 )
 
 Entry = Mapping[str, Any]
 """JSON object of one file in a manifest."""
-
-_UNPARTITIONED: dict[str, Any] = {"spec-id": 0, "partition": []}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,11 @@ class Listed:
 
 
 def parse_tasks(
-    lines: str, columns: Iterable[LakeColumn], table: str, to_location: Callable[[str], str]
+    lines: str,
+    columns: Iterable[LakeColumn],
+    table: str,
+    to_location: Callable[[str], str],
+    fields: Sequence[PartitionField] = (),
 ) -> dict[str, Listed]:
     """Return the live files of a table by name.
 
@@ -56,9 +60,11 @@ def parse_tasks(
         columns: the table's columns.
         table: name of the table, for messages.
         to_location: returns the place of a file for a name in manifests.
+        fields: by which the table is partitioned.
 
     Raises:
-        FeatureUnknown: The table has partitions, deletions by value, or files that are not Parquet.
+        FeatureUnknown: The table has files of another partition spec, deletions by value, or files
+            that are not Parquet.
     """
     listed = {}
     known = tuple(columns)
@@ -66,7 +72,7 @@ def parse_tasks(
         task = json.loads(line)
         entry, deletes = task["data-file"], tuple(task.get("delete-files", ()))
         _check(entry, deletes, table)
-        listed[entry["file-path"]] = listed_file(entry, deletes, known, to_location)
+        listed[entry["file-path"]] = listed_file(entry, deletes, known, to_location, fields)
     return listed
 
 
@@ -75,6 +81,7 @@ def listed_file(
     deletes: tuple[Entry, ...],
     columns: Iterable[LakeColumn],
     to_location: Callable[[str], str],
+    fields: Sequence[PartitionField] = (),
 ) -> Listed:
     """Return a live file by its entry and those of its deletions; see `parse_tasks`."""
     kinds = {column.field_id: (column.name, iceberg_type(column.type)) for column in columns}
@@ -85,6 +92,7 @@ def listed_file(
         row_count=entry["record-count"],
         bounds=_bounds(entry, kinds),
         deletes=tuple(_deletion(delete, to_location) for delete in deletes),
+        partition=decode_partition(fields, entry["partition"]) if fields else (),
     )
     return Listed(file=file, entry=entry, deletes=deletes)
 
@@ -92,8 +100,8 @@ def listed_file(
 def _check(entry: Entry, deletes: Iterable[Entry], table: str) -> None:
     """Raise FeatureUnknown for a file that penstock cannot read."""
     reason = ""
-    if entry["partition"]:
-        reason = "partitions"
+    if entry["spec-id"] != 0 or any(delete["spec-id"] != 0 for delete in deletes):
+        reason = "files of another partition spec"
     elif entry["file-format"].lower() != "parquet":
         reason = f"files of the format {entry['file-format']}"
     elif any(delete["content"] == "equality-deletes" for delete in deletes):
@@ -147,9 +155,19 @@ def has_one_target(delete: Entry) -> bool:
     return low is not None and low == _map_of(delete, "upper-bounds").get(FILE_PATH_ID)
 
 
-def data_entry(file: NewFile, name: str, columns: Iterable[LakeColumn]) -> Entry:
-    """Return the entry of a new data file. name: its name in manifests."""
-    entry = _UNPARTITIONED | {
+def data_entry(
+    file: NewFile,
+    name: str,
+    columns: Iterable[LakeColumn],
+    fields: Sequence[PartitionField] = (),
+) -> Entry:
+    """Return the entry of a new data file.
+
+    name: its name in manifests. fields: by which the table is partitioned.
+    """
+    entry: dict[str, Any] = {
+        "spec-id": 0,
+        "partition": encode_partition(fields, file.partition),
         "content": "data",
         "file-path": name,
         "file-format": "parquet",
@@ -196,15 +214,20 @@ def _metrics(known: Iterable[tuple[LakeColumn, ColumnStatistics]], rows: int) ->
     }
 
 
-def deletes_entry(deletes: NewDeletes, data_name: str, name: str) -> Entry:
+def deletes_entry(
+    deletes: NewDeletes, data_name: str, name: str, partition: Sequence[Any] = ()
+) -> Entry:
     """Return the entry of a data file's deletions.
 
     Args:
         deletes: the deletions, as a worker has written them.
         data_name: name of the data file in manifests.
         name: name of the file with the deletions in manifests.
+        partition: in the entry of the data file; readers apply no deletions of another one.
     """
-    entry = _UNPARTITIONED | {
+    entry: dict[str, Any] = {
+        "spec-id": 0,
+        "partition": list(partition),
         "content": "position-deletes",
         "file-path": name,
         "record-count": deletes.ref.cardinality,

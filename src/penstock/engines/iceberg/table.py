@@ -36,6 +36,7 @@ from penstock.engines.iceberg.files import (
     parse_tasks,
 )
 from penstock.engines.iceberg.java import Iceberg
+from penstock.engines.iceberg.partition import fields_of
 from penstock.engines.lake.format import (
     REPAIR,
     Change,
@@ -51,6 +52,7 @@ from penstock.engines.lake.format import (
     Mark,
     MarkNotNewer,
     NewFile,
+    PartitionField,
     Snapshot,
 )
 from penstock.engines.lake.java import class_names, typed_errors
@@ -102,18 +104,21 @@ class IcebergTable(LakeTable):
         self._expire_at = VERSIONS_MAX
 
     def _check_features(self, metadata: Any) -> None:
+        """Keep the partition spec. Raises FeatureUnknown for a table that is not as ours are."""
         version, spec = int(metadata.formatVersion()), metadata.spec()
         reason = ""
         if version not in (2, 3):
             reason = f"format version {version}"
-        elif spec.isPartitioned() or int(spec.specId()) != 0:
-            reason = "partitions"
+        elif int(spec.specId()) != 0 or int(metadata.specs().size()) != 1:
+            reason = "another partition spec than it was created with"
         if reason:
             raise FeatureUnknown(
                 f"table {self.name} has {reason}, which penstock does not write",
                 hint=f"Rename or drop table {self.name}, then penstock creates one of its own.",
                 table=str(self.name),
             )
+        text = str(self._iceberg.classes.PartitionSpecParser.toJson(spec))
+        self._spec: Mapping[str, Any] = json.loads(text)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -132,10 +137,15 @@ class IcebergTable(LakeTable):
         if present := metadata.currentSnapshot():
             scan = self._java.newScan().useSnapshot(present.snapshotId()).includeColumnStats()
             lines = self._iceberg.list_tasks(scan)
-            self._listed = parse_tasks(lines, columns, str(self.name), to_location)
+            fields = self._partition(columns)
+            self._listed = parse_tasks(lines, columns, str(self.name), to_location, fields)
         else:
             self._listed = {}
         return self._make_snapshot(metadata, columns)
+
+    def _partition(self, columns: tuple[LakeColumn, ...]) -> tuple[PartitionField, ...]:
+        """Return the fields by which the table is partitioned. Raises FeatureUnknown."""
+        return fields_of(self._spec, columns, str(self.name))
 
     def _columns(self, metadata: Any) -> tuple[LakeColumn, ...]:
         text = str(self._iceberg.classes.SchemaParser.toJson(metadata.schema()))
@@ -152,6 +162,7 @@ class IcebergTable(LakeTable):
             record=str(metadata.property(RECORD, "")),
             next_field_id=int(metadata.lastColumnId()) + 1,
             features=frozenset((V3,) if int(metadata.formatVersion()) >= 3 else ()),
+            partition=self._partition(columns),
         )
 
     def _mark_of(self, metadata: Any) -> Mark | None:
@@ -435,6 +446,7 @@ class _FileChanges:
         """Compute the changes. Raises CommitRefused if a named file is not live."""
         self._table = table
         self._columns = columns
+        self._fields = table.snapshot().partition
         self.live = dict(table.live_entries())
         if commit.changes:
             self.live = {
@@ -452,7 +464,12 @@ class _FileChanges:
         for deletes in commit.deletes:
             data_name = deletes.name if deletes.name in self.live else table.name_of(deletes.name)
             before = self._live(data_name)
-            entry = deletes_entry(deletes, data_name, table.name_of(deletes.ref.location))
+            entry = deletes_entry(
+                deletes,
+                data_name,
+                table.name_of(deletes.ref.location),
+                before.entry["partition"],
+            )
             replaced = [old for old in before.deletes if has_one_target(old)]
             kept = tuple(old for old in before.deletes if not has_one_target(old))
             self.old_deletes += replaced
@@ -480,12 +497,12 @@ class _FileChanges:
 
     def _add(self, file: NewFile) -> None:
         name = self._table.name_of(file.location)
-        entry = data_entry(file, name, self._columns)
+        entry = data_entry(file, name, self._columns, self._fields)
         self.new_files.append(entry)
         self.live[name] = self._make_listed(entry, ())
 
     def _make_listed(self, entry: Entry, deletes: tuple[Entry, ...]) -> Listed:
-        return listed_file(entry, deletes, self._columns, to_location)
+        return listed_file(entry, deletes, self._columns, to_location, self._fields)
 
 
 def mark_json(mark: Mark) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.engines.lake.apply_lookups import group_files
-from penstock.engines.lake.format import LakeColumn, LiveFile, NewFile, Snapshot
+from penstock.engines.lake.format import LakeColumn, LiveFile, NewFile, Partition, Snapshot
 from penstock.engines.lake.opened import OpenLake
 from penstock.engines.lake.rewrite import RewriteTask, rewrite_files
 from penstock.engines.lake.shape import ShapePlan
@@ -23,12 +23,24 @@ def rewrite_table(
     return rewrite_groups(
         lake,
         name,
-        group_files(snapshot.files, tasks_max=tasks_max),
+        [
+            group
+            for files in by_partition(snapshot.files).values()
+            for group in group_files(files, tasks_max=tasks_max)
+        ],
         before=snapshot.columns,
         columns=plan.shape.columns,
         token=token,
         fills=plan.fills,
     )
+
+
+def by_partition(files: Iterable[LiveFile]) -> dict[Partition, list[LiveFile]]:
+    """Return the files of each partition; all of a table without partitions are of one."""
+    found: dict[Partition, list[LiveFile]] = {}
+    for file in files:
+        found.setdefault(file.partition, []).append(file)
+    return found
 
 
 def rewrite_groups(
@@ -46,7 +58,7 @@ def rewrite_groups(
     Args:
         lake: The open lake.
         name: The table.
-        groups: Live files of one version.
+        groups: Live files of one version; those of a group are of one partition.
         before: The table's columns in that version.
         columns: The columns of the new files.
         token: Names of the new files begin with it.

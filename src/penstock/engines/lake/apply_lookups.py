@@ -94,6 +94,7 @@ def _tasks_of(
             source_engine=spec.source_engine,
             choices=spec.choices,
             storage=spec.storage,
+            partition=spec.partition,
         )
         for number, group in enumerate(group_files(files, tasks_max=tasks_max if key else 1))
     ]

@@ -41,10 +41,12 @@ from penstock.engines.lake.format import (
     Mark,
     MarkNotNewer,
     NewFile,
+    PartitionField,
     Snapshot,
     WriterSpec,
 )
 from penstock.engines.lake.known_tables import decode_record, encode_record, first_record
+from penstock.engines.lake.partitions import resolve_terms, show_terms, terms_of
 from penstock.engines.lake.progress import read_action
 from penstock.engines.lake.shape import apply_change
 from penstock.engines.lake.storage import Folder
@@ -97,6 +99,7 @@ class LakeBulk(BulkTarget):
         self._servers = servers
         lake = parse_url(url)
         self._storage = lake.s3
+        self._partitions = lake.partition
         self._folder = Folder(lake.state, lake.s3)
         self._records = ChunkRecords(self._folder)
         self._jobs: GetJobs | None = None
@@ -193,6 +196,7 @@ class LakeBulk(BulkTarget):
             differing = list(_differences(snapshot, wanted[definition.name]))
             if record is not None and record.made:
                 differing = _refusals(table, snapshot, wanted[definition.name])
+                differing += self._other_partition(definition, snapshot)
             if differing:
                 self._unfit.add(table.name)
                 raise _shape_differs(table.name, definition, differing)
@@ -204,9 +208,30 @@ class LakeBulk(BulkTarget):
                 wanted[definition.name],
                 key=definition.row_key,
                 record=encode_record(self._record(definition, made=True)),
+                partition=self._partition(definition, wanted[definition.name]),
             )
             notes += _shortcomings(definition, name)
         return notes
+
+    def _partition(
+        self, definition: TableDefinition, columns: Sequence[LakeColumn]
+    ) -> tuple[PartitionField, ...]:
+        """Return the fields by which a new table is partitioned. Raises PartitionUnfit."""
+        terms = self._partitions.get(str(definition.name), ())
+        is_delta = self._servers.target.engine is Engine.DELTA
+        return resolve_terms(terms, columns, definition.name, is_delta=is_delta)
+
+    def _other_partition(self, definition: TableDefinition, snapshot: Snapshot) -> list[str]:
+        """Return how a table is partitioned, if the pipeline file says something else."""
+        terms = self._partitions.get(str(definition.name), ())
+        present = terms_of(snapshot.partition)
+        if terms == present:
+            return []
+        self._partition(definition, self._columns(definition))
+        return [
+            f"it is partitioned by {show_terms(present) or 'nothing'}, [target] partition says "
+            f"{show_terms(terms) or 'nothing'}"
+        ]
 
     def _relation(self, definition: TableDefinition) -> Relation:
         """Return a table's shape in the log."""
@@ -292,6 +317,7 @@ class LakeBulk(BulkTarget):
             token="",
             choices=self._servers.choices,
             storage=self._storage,
+            partition=table.snapshot().partition,
         )
 
     def _plan_shape(self, plan: TablePlan, table: LakeTable) -> CopiedShape:

@@ -20,6 +20,7 @@ from penstock.codec.types.mapping import LOSSES
 from penstock.engines.lake.chunk_records import ChunkRecord, ChunkRecords
 from penstock.engines.lake.format import LakeColumn, LakeUnreachable, NewFile, WriterSpec
 from penstock.engines.lake.parquet import DataWriter
+from penstock.engines.lake.partitioned_files import PartitionedWriter
 from penstock.engines.lake.progress import read_action
 from penstock.engines.lake.storage import Folder
 from penstock.engines.lake.url import parse_url
@@ -94,7 +95,7 @@ class ChunkFiles:
         self._columns = [column for column in spec.columns if column is not None]
         self._mappings = map_columns(spec)
         self._written: list[NewFile] = []
-        self._file: DataWriter | None = None
+        self._file: DataWriter | PartitionedWriter | None = None
 
     def add(self, rows: ShapedRows) -> None:
         """Add rows. Raises ValueRefused, LakeUnreachable."""
@@ -103,7 +104,7 @@ class ChunkFiles:
             if self._file is None:
                 self._file = self._open_file()
             self._file.write(arrays)
-            if self._file.size_bytes >= self._file_bytes:
+            if isinstance(self._file, DataWriter) and self._file.size_bytes >= self._file_bytes:
                 self._end_file()
 
     def finish(self) -> tuple[NewFile, ...]:
@@ -119,17 +120,26 @@ class ChunkFiles:
             with suppress(BaseException):
                 file.__exit__(type(error), error, error.__traceback__)
 
-    def _open_file(self) -> DataWriter:
-        location = f"{self._spec.data_folder}/{self._name}-{len(self._written)}.parquet"
-        return DataWriter(location, self._columns, dict(self._spec.storage))
+    def _open_file(self) -> DataWriter | PartitionedWriter:
+        spec, place = self._spec, f"{self._spec.data_folder}/{self._name}"
+        if not spec.partition:
+            location = f"{place}-{len(self._written)}.parquet"
+            return DataWriter(location, self._columns, dict(spec.storage))
+        return PartitionedWriter(
+            place,
+            self._columns,
+            dict(spec.storage),
+            spec.partition,
+            table=spec.table,
+            file_bytes=self._file_bytes,
+        )
 
     def _end_file(self) -> None:
         file, self._file = self._file, None
         if file is None:
             return
         file.__exit__(None, None, None)
-        if file.new_file is not None:
-            self._written.append(file.new_file)
+        self._written += file.new_files
         faults.point("lake.bulk.file")
 
     @contextmanager

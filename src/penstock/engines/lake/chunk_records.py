@@ -82,6 +82,7 @@ class _File(msgspec.Struct, kw_only=True):
     row_count: int
     statistics: dict[str, _Statistics]
     split_offsets: tuple[int, ...]
+    partition: tuple[str | None, ...] = ()
 
 
 class _Record(msgspec.Struct, kw_only=True):
@@ -258,6 +259,7 @@ def _pack(file: NewFile) -> _File:
             for name, one in file.statistics.items()
         },
         split_offsets=file.split_offsets,
+        partition=file.partition,
     )
 
 
@@ -278,6 +280,7 @@ def _unpack(file: _File) -> NewFile:
             for name, one in file.statistics.items()
         },
         split_offsets=file.split_offsets,
+        partition=file.partition,
     )
 
 

@@ -37,7 +37,8 @@ from penstock.engines.lake.format import (
     NewFile,
 )
 from penstock.engines.lake.keys import KeySet
-from penstock.engines.lake.parquet import DataFile, DataWriter
+from penstock.engines.lake.parquet import DataFile
+from penstock.engines.lake.partitioned_files import open_rows_writer
 from penstock.engines.lake.side_files import read_side_file
 from penstock.engines.lake.writer import COUNT, key_field, row_field
 from penstock.model import PenstockError
@@ -190,11 +191,13 @@ class _KeySearch(_Search):
             return ()
         task = self._task
         self.completed_count = self._open.completed_count
-        location = f"{task.data_folder}/{task.token}-{secrets.token_hex(4)}.parquet"
+        location = f"{task.data_folder}/{task.token}-{secrets.token_hex(4)}"
         columns = [column for column in task.columns if column is not None]
-        with DataWriter(location, columns, task.storage) as writer:
+        with open_rows_writer(
+            location, columns, task.storage, task.partition, table=task.table
+        ) as writer:
             writer.write(self._open.complete())
-        return () if writer.new_file is None else (writer.new_file,)
+        return writer.new_files
 
 
 class _RowSearch(_Search):

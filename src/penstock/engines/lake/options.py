@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.engines.lake.url import FORMAT_VERSIONS, ICEBERG, complete_url, parse_url
+from penstock.engines.lake.partitions import parse_terms
+from penstock.engines.lake.url import (
+    DELTA,
+    FORMAT_VERSIONS,
+    ICEBERG,
+    complete_url,
+    parse_url,
+    terms_in,
+)
 from penstock.host.errors import UrlInvalid
 from penstock.ports.config import Apply, ChangeExtractorSection, TargetSection
 
@@ -51,3 +59,9 @@ def target_problems(target: TargetSection) -> Iterator[tuple[str, str]]:
         yield "formatVersion", "must be 2 or 3"
     if target.file_megabytes is not None and not 1 <= target.file_megabytes <= 99_999:
         yield "fileMegabytes", "must be from 1 to 99999"
+    is_delta = target.url.lower().startswith(DELTA)
+    for table, value in target.partition.items():
+        try:
+            parse_terms(terms_in(value), has_transforms=not is_delta)
+        except ValueError as error:
+            yield "partition", f"of {table} {error}"

@@ -30,7 +30,9 @@ from penstock.engines.lake.format import (
     LakeColumn,
     LiveFile,
     NewFile,
+    Partition,
 )
+from penstock.engines.lake.partitions import constant_array
 from penstock.engines.lake.storage import file_system, is_local, path_in, remove_file
 from penstock.model import PenstockError, Retry
 
@@ -110,12 +112,18 @@ class DataWriter:
     Attributes:
         row_count: Rows so far.
         new_file: The file, once the block has ended; None if it has no rows, and does not exist.
+        waiting_bytes: Size in memory of the rows that wait for their row group.
     """
 
     def __init__(
-        self, location: str, columns: Sequence[LakeColumn], storage: Mapping[str, str]
+        self,
+        location: str,
+        columns: Sequence[LakeColumn],
+        storage: Mapping[str, str],
+        partition: Partition = (),
     ) -> None:
-        """Keep the place; the file is created with the first rows."""
+        """Keep the place; the file is created with the first rows. partition: of all rows."""
+        self._partition = partition
         self.row_count = 0
         self.new_file: NewFile | None = None
         self._location = location
@@ -123,7 +131,7 @@ class DataWriter:
         self._schema = file_schema(columns)
         self._storage = storage
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = self._waiting_bytes = 0
+        self._waiting_rows = self.waiting_bytes = 0
         self._nan_counts = [0] * len(self._columns)
         self._footers: list[pq.FileMetaData] = []
         self._opened = contextlib.ExitStack()
@@ -134,6 +142,11 @@ class DataWriter:
     def size_bytes(self) -> int:
         """Bytes written so far, without the rows that wait for their row group."""
         return 0 if self._sink is None or self._sink.closed else self._sink.tell()
+
+    @property
+    def new_files(self) -> tuple[NewFile, ...]:
+        """The file, once the block has ended; nothing if it has no rows."""
+        return () if self.new_file is None else (self.new_file,)
 
     def write(self, columns: Sequence[pa.Array]) -> None:
         """Write rows, given as arrays of the lake's types. Raises OSError, pa.ArrowInvalid."""
@@ -147,12 +160,12 @@ class DataWriter:
                 self._nan_counts[place] += pc.sum(pc.is_nan(values)).as_py() or 0
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
-        self._waiting_bytes += batch.nbytes
+        self.waiting_bytes += batch.nbytes
         self.row_count += batch.num_rows
-        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
-            self._flush()
+        if self._waiting_rows >= ROW_GROUP_ROWS or self.waiting_bytes >= ROW_GROUP_BYTES:
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Write the waiting rows as row groups."""
         if not self._waiting:
             return
@@ -170,7 +183,7 @@ class DataWriter:
         table = pa.Table.from_batches(self._waiting, self._schema)
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         self._waiting.clear()
-        self._waiting_rows = self._waiting_bytes = 0
+        self._waiting_rows = self.waiting_bytes = 0
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -190,7 +203,7 @@ class DataWriter:
             self._opened.__exit__(kind, error, trace)
             return
         with self._opened:
-            self._flush()
+            self.flush()
             if self._writer is None or self._sink is None:
                 return
             self._writer.close()
@@ -201,6 +214,7 @@ class DataWriter:
             row_count=self.row_count,
             statistics=_statistics(self._footers[0], self._columns, self._nan_counts),
             split_offsets=_split_offsets(self._footers[0]),
+            partition=self._partition,
         )
 
 
@@ -396,6 +410,9 @@ class DataFile:
         kind = lake_arrow_type(column.type)
         place = self._place(column)
         if place is None:
+            constants = self._file.constants
+            if column.file_name in constants:
+                return constant_array(constants[column.file_name], column.type, self.rows_in(group))
             return _initial(column, kind, self.rows_in(group))
         parquet = self._parquet
         try:

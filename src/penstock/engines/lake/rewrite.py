@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.codec.types import convert_values, lake_arrow_type
-from penstock.engines.lake.format import LakeColumn, LakeUnreachable, LiveFile, NewFile
+from penstock.engines.lake.format import (
+    LakeColumn,
+    LakeUnreachable,
+    LiveFile,
+    NewFile,
+    Partition,
+)
 from penstock.engines.lake.parquet import DataWriter
 from penstock.engines.lake.rows import read_rows
 from penstock.model import PenstockError
@@ -24,7 +30,7 @@ class RewriteTask:
     """Files to be replaced by one.
 
     Attributes:
-        files: Live files of one version.
+        files: Live files of one version and partition.
         before: The table's columns in that version.
         columns: The columns of the new file.
         fills: By name of a column that `before` lacks the text of its value.
@@ -60,7 +66,7 @@ def rewrite_files(tasks: Iterator[RewriteTask]) -> Iterable[RewriteOutcome]:
 
 def _rewrite(task: RewriteTask) -> NewFile | None:
     try:
-        with DataWriter(task.location, task.columns, task.storage) as writer:
+        with DataWriter(task.location, task.columns, task.storage, _partition(task)) as writer:
             for file in task.files:
                 for batch in read_rows(file, task.before, task.storage):
                     writer.write(_arrays(task, batch))
@@ -70,6 +76,11 @@ def _rewrite(task: RewriteTask) -> NewFile | None:
             hint="Check that the storage answers, has room, and that the workers may write there.",
         ) from error
     return writer.new_file
+
+
+def _partition(task: RewriteTask) -> Partition:
+    (partition,) = {file.partition for file in task.files}
+    return partition
 
 
 def _arrays(task: RewriteTask, batch: pa.RecordBatch) -> list[pa.Array]:

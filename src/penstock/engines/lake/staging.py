@@ -124,6 +124,7 @@ class LakeStaging(Staging):
             storage=lake.storage,
             overlaps=one.overlaps,
             is_emptied=one.is_emptied,
+            partition=lake.snapshot(one.target).partition,
         )
 
     def _plan(self, one: MergeTable, source_engine: str) -> Shape:

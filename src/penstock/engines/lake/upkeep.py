@@ -10,13 +10,14 @@ here: removal of files that no version has any more, which is the formats' own (
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from penstock.engines.lake.apply_files import rewrite_groups
-from penstock.engines.lake.format import Commit, CommitRefused, LiveFile
+from penstock.engines.lake.format import Commit, CommitRefused, LiveFile, Partition
 from penstock.engines.lake.opened import OpenLake
 from penstock.host import faults
 from penstock.model import TableName
@@ -56,8 +57,11 @@ DEFAULT_LIMITS = Limits()
 
 
 def choose_files(files: Iterable[LiveFile], limits: Limits) -> list[tuple[LiveFile, ...]]:
-    """Return groups of live files, each to be replaced by one file or by none."""
-    tiers: list[list[LiveFile]] = [[] for _ in range(limits.tiers)]
+    """Return groups of live files, each to be replaced by one file or by none.
+
+    The files of a group are of one partition.
+    """
+    tiers: defaultdict[tuple[Partition, int], list[LiveFile]] = defaultdict(list)
     groups: list[tuple[LiveFile, ...]] = []
     for file in files:
         live_bytes = file.size_bytes * (file.row_count - file.dead_count) // max(file.row_count, 1)
@@ -72,8 +76,8 @@ def choose_files(files: Iterable[LiveFile], limits: Limits) -> list[tuple[LiveFi
         if file.dead_count >= file.row_count or is_sparse:
             groups.append((file,))
         elif tier is not None:
-            tiers[tier].append(file)
-    groups += [tuple(tier) for tier in tiers if len(tier) >= limits.count]
+            tiers[file.partition, tier].append(file)
+    groups += [tuple(tier) for tier in tiers.values() if len(tier) >= limits.count]
     return groups
 
 

@@ -8,12 +8,14 @@ alone; `parse_url` reads them again. Not here: connections (`storage.py`, the en
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
+from penstock.engines.lake.partitions import Term, parse_terms
 from penstock.host.errors import UrlInvalid
 from penstock.ports.config import TargetSection
 
@@ -36,7 +38,7 @@ _S3 = "s3a."
 _CATALOG_CONF = "spark.sql.catalog."
 _S3_CONF = "spark.hadoop.fs.s3a."
 _SPARK_ONLY = frozenset({"cache-enabled"})
-_PLAIN_OPTIONS = frozenset({"formatVersion", "fileMegabytes", "state", "classPath"})
+_PLAIN_OPTIONS = frozenset({"formatVersion", "fileMegabytes", "partition", "state", "classPath"})
 _URI = re.compile(r"[a-z][a-z0-9+.\-]*:/")
 
 
@@ -56,6 +58,7 @@ class LakeUrl:
         class_path: Jars of the user's, such as a JDBC driver's, separated as in a class path.
         format_version: Iceberg's format of new tables, 2 or 3.
         file_bytes: Size of files that the bulk load writes, at most.
+        partition: By the source's name of a table the terms by which it is partitioned.
     """
 
     format: str
@@ -68,6 +71,7 @@ class LakeUrl:
     class_path: str = ""
     format_version: int = FORMAT_VERSION_DEFAULT
     file_bytes: int = FILE_MEGABYTES_DEFAULT * 2**20
+    partition: Mapping[str, tuple[Term, ...]] = field(default_factory=dict)
 
     @property
     def is_local(self) -> bool:
@@ -120,6 +124,7 @@ def _parse_delta(scheme: str, place: str, query: Mapping[str, str]) -> LakeUrl:
         s3=_with_prefix(query, _S3),
         class_path=query.get("classPath", ""),
         file_bytes=_file_bytes(query),
+        partition=_partition(query, has_transforms=False),
     )
 
 
@@ -154,6 +159,7 @@ def _parse_iceberg(place: str, query: Mapping[str, str]) -> LakeUrl:
         class_path=query.get("classPath", ""),
         format_version=int(query.get("formatVersion", FORMAT_VERSION_DEFAULT)),
         file_bytes=_file_bytes(query),
+        partition=_partition(query, has_transforms=True),
     )
 
 
@@ -173,6 +179,21 @@ def _check_query(query: Mapping[str, str]) -> None:
             raise UrlInvalid(f"state is {value}", hint="Write a URI such as file:///data/state.")
 
 
+def _partition(query: Mapping[str, str], *, has_transforms: bool) -> dict[str, tuple[Term, ...]]:
+    """Return the terms of each table from a JSON object of lists of texts."""
+    try:
+        given = json.loads(query.get("partition", "{}"))
+        return {
+            table: parse_terms([str(one) for one in texts], has_transforms=has_transforms)
+            for table, texts in given.items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UrlInvalid(
+            f"partition {error}",
+            hint='Write it below [target]: partition = { "public.orders" = "region" }.',
+        ) from None
+
+
 def _file_bytes(query: Mapping[str, str]) -> int:
     return int(query.get("fileMegabytes", FILE_MEGABYTES_DEFAULT)) * 2**20
 
@@ -183,6 +204,11 @@ def _with_prefix(query: Mapping[str, str], prefix: str) -> dict[str, str]:
         for name, value in query.items()
         if name.startswith(prefix) and name != prefix
     }
+
+
+def terms_in(value: str | list[str]) -> list[str]:
+    """Return the texts of a value of [target] partition."""
+    return [value] if isinstance(value, str) else list(value)
 
 
 def complete_url(target: TargetSection, conf: Mapping[str, str]) -> str:
@@ -197,6 +223,9 @@ def complete_url(target: TargetSection, conf: Mapping[str, str]) -> str:
         added["formatVersion"] = str(target.format_version)
     if target.file_megabytes is not None:
         added["fileMegabytes"] = str(target.file_megabytes)
+    if target.partition:
+        terms = {name: terms_in(value) for name, value in sorted(target.partition.items())}
+        added["partition"] = json.dumps(terms, ensure_ascii=False)
     scheme, _, rest = target.url.partition("://")
     if scheme.lower() == ICEBERG:
         catalog = urlsplit(f"//{rest}").netloc

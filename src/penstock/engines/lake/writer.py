@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from penstock.codec.types import LakeMapping, ValueUnfit, convert_values, map_lake_column
 from penstock.engines.lake.format import LakeColumn, LakeRows, WriterSpec
 from penstock.engines.lake.keys import LakeLayout
-from penstock.engines.lake.parquet import DataWriter
+from penstock.engines.lake.partitioned_files import RowsWriter, open_rows_writer
 from penstock.engines.lake.side_files import SideFile
 from penstock.ports.target import NEW, NetRows, StagingFailed, StagingWriter, ValueRefused
 
@@ -119,9 +119,15 @@ class LakeWriter(StagingWriter):
         keys = SideFile(f"{spec.side_folder}/{name}.keys", spec.storage)
         open_rows = SideFile(f"{spec.side_folder}/{name}.open", spec.storage)
         converter = Converter(spec)
-        data = DataWriter(f"{spec.data_folder}/{name}.parquet", converter.columns, spec.storage)
+        data = open_rows_writer(
+            f"{spec.data_folder}/{name}",
+            converter.columns,
+            spec.storage,
+            spec.partition,
+            table=spec.table,
+        )
         part = _Part(spec, self.layout, converter, data, keys, open_rows)
-        with _convert_errors(spec), _close_after(keys), _close_after(open_rows), data:
+        with converted_errors(spec), closed_after(keys), closed_after(open_rows), data:
             for batch in rows.deletes():
                 part.delete(batch)
             for batch in rows.upserts():
@@ -130,7 +136,7 @@ class LakeWriter(StagingWriter):
         key_count = part.key_count
         return LakeRows(
             in_table=counts.upserts + counts.deletes,
-            adds=() if data.new_file is None else (data.new_file,),
+            adds=data.new_files,
             keys=keys.location,
             key_count=key_count,
             required_count=0 if spec.overlaps else key_count,
@@ -142,7 +148,7 @@ class LakeWriter(StagingWriter):
 
 
 @contextmanager
-def _convert_errors(spec: WriterSpec) -> Iterator[None]:
+def converted_errors(spec: WriterSpec) -> Iterator[None]:
     """Convert errors of files and of Arrow."""
     try:
         yield
@@ -156,7 +162,7 @@ def _convert_errors(spec: WriterSpec) -> Iterator[None]:
 
 
 @contextmanager
-def _close_after(file: SideFile) -> Iterator[None]:
+def closed_after(file: SideFile) -> Iterator[None]:
     """Complete a side file at the end of the block; after an error only close it."""
     try:
         yield
@@ -174,7 +180,7 @@ class _Part:
         spec: WriterSpec,
         layout: LakeLayout,
         converter: Converter,
-        data: DataWriter,
+        data: RowsWriter,
         keys: SideFile,
         open_rows: SideFile,
     ) -> None:
