@@ -565,6 +565,8 @@ class Loader:
             reached=hold.until if reached else None,
         )
         if read_held(self._options.state_directory, hold.nonce) != answer:
+            if reached and self._target is not None:
+                self._target.forget()  # a repair may write to it now
             write_held(self._options.state_directory, answer)
             logger.info("loader held", gsn=answer.gsn, reached=answer.reached)
         return True

@@ -1,6 +1,7 @@
 """Parts of the engine that lakes share, made for this format."""
 
 from penstock.engines.delta.catalogue import FORMAT
+from penstock.engines.lake.repair import make_repair
 from penstock.engines.lake.reset import LakeReset
 from penstock.engines.lake.target import LakeEngine
 from penstock.engines.lake.verify import LakeVerifier
@@ -8,6 +9,7 @@ from penstock.ports.target import TargetEngine
 
 LEFTOVERS = LakeReset(FORMAT)
 VERIFIER = LakeVerifier(FORMAT)
+REPAIR = make_repair(FORMAT)
 
 
 def make_target() -> TargetEngine:

@@ -34,7 +34,6 @@ from penstock.model import PenstockError, Relation, Retry, TableName
 from penstock.ports.jobs import Jobs
 from penstock.ports.target import Applied, StagedRows
 
-
 REPAIR = "repair"
 """Operation of a commit without a mark that changes rows, as `verify --repair` makes it."""
 

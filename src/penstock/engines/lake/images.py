@@ -70,12 +70,33 @@ def names_query(
     return _ask("names", image_, parts, 0, hashes)
 
 
-def chosen_rows(*_what: Any) -> str:
-    """Raise an error: only a repair needs it, which this engine does not have."""
+def chosen_rows(
+    image_: Image,
+    buckets: int,
+    differing: Sequence[int],
+    keys: Sequence[int] | None,
+    _hasher: Hasher,
+) -> str:
+    """Return the choice of rows that a repair replaces."""
+    if keys is not None:
+        return _ask("chosen", image_, (), 0, keys)
+    return _ask("chosen", image_, (), buckets, differing)
+
+
+def select_rows(*_what: Any) -> str:
+    """Raise an error: a lake is a target only."""
     raise NotImplementedError
 
 
-select_rows = chosen_rows
+def is_chosen(rows: pa.RecordBatch, chosen: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
+    """Return for each row whether the choice of `chosen_rows` has it. rows: with the key's cells.
+
+    chosen: parsed.
+    """
+    hashes = hash_images(join_cells(rows, chosen["key"]))[:, 0]
+    if chosen["buckets"]:
+        hashes = hashes & (chosen["buckets"] - 1)
+    return np.isin(hashes, np.array(chosen["numbers"], dtype=np.int64))
 
 
 def _ask(

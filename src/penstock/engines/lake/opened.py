@@ -228,13 +228,15 @@ class OpenLake:
         return self.versions
 
     def forget(self) -> None:
-        """Forget the tables: some may have been copied again, or were altered."""
+        """Forget the tables: some may have been copied again, altered or repaired."""
         if self._catalogue is None or not self.log_id:
             return
         self._unversioned |= {self.target_name(source) for source in self.batches.syncs}
         self._seen.clear()
         self._catalogue.forget()
         self._batches = open_batches(self._catalogue, self.log_id, self.storage)
+        self.versions.clear()
+        self._find_versions()
 
     # --- tables -----------------------------------------------------------------------------------
 

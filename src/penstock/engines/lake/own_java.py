@@ -112,7 +112,11 @@ def open_java(url: str, class_path: str = "") -> Iterator[OwnJava]:
         try:
             client = _connect(process, folder)
             try:
-                yield OwnJava(process, client, parse_url(url).s3)
+                java = OwnJava(process, client, parse_url(url).s3)
+                known = _by_url.get(url)
+                if known is None or not known.alive:
+                    _by_url[url] = java
+                yield java
             finally:
                 with contextlib.suppress(Exception):  # the JVM may be gone, whichever class says so
                     client.shutdown()
@@ -122,19 +126,19 @@ def open_java(url: str, class_path: str = "") -> Iterator[OwnJava]:
 
 
 _kept = contextlib.ExitStack()
+atexit.register(_kept.close)
 _by_url: dict[str, OwnJava] = {}
+"""JVMs by their lake's URL; some have ended."""
 
 
 def keep_java(url: str, class_path: str = "") -> OwnJava:
-    """Return a JVM that this process starts the first time, and that ends with the process.
+    """Return a lake's JVM: the one that this process has open, or a new one.
 
-    See `open_java`.
+    A new one ends with the process. See `open_java`.
     """
     found = _by_url.get(url)
     if found is None or not found.alive:
-        if not _by_url:
-            atexit.register(_kept.close)
-        found = _by_url[url] = _kept.enter_context(open_java(url, class_path))
+        found = _kept.enter_context(open_java(url, class_path))
     return found
 
 

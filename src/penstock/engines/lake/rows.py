@@ -24,9 +24,13 @@ from penstock.engines.lake.format import (
     LakeUnreachable,
     LiveFile,
 )
+from penstock.engines.lake.partitions import constant_array
 from penstock.engines.lake.storage import file_system, path_in
 
 BATCH_ROWS = 65_536
+Places = npt.NDArray[np.int64]
+"""Positions of rows in a file, ascending."""
+
 _FIELD_ID = b"PARQUET:field_id"
 
 
@@ -38,6 +42,13 @@ def read_rows(
     Columns that are younger than the file have their initial values. storage: see
     `storage.file_system`. Raises DeletionCorrupt, LakeUnreachable.
     """
+    return (batch for batch, _ in read_placed_rows(file, columns, storage))
+
+
+def read_placed_rows(
+    file: LiveFile, columns: Sequence[LakeColumn], storage: Mapping[str, str]
+) -> Iterator[tuple[pa.RecordBatch, Places]]:
+    """Yield the same rows as `read_rows`, with their positions in the file."""
     try:
         dead = _dead_positions(file, storage)
         with file_system(file.location, storage).open_input_file(path_in(file.location)) as source:
@@ -46,7 +57,9 @@ def read_rows(
             names = [opened.schema_arrow.field(at).name for at in places if at is not None]
             begin = 0
             for batch in opened.iter_batches(batch_size=BATCH_ROWS, columns=names):
-                yield _live_rows(batch, columns, places, opened.schema_arrow, dead, begin)
+                yield _live_rows(
+                    batch, columns, places, opened.schema_arrow, dead, begin, file.constants
+                )
                 begin += batch.num_rows
     except OSError as error:
         raise LakeUnreachable(
@@ -75,39 +88,42 @@ def _live_rows(
     columns: Sequence[LakeColumn],
     places: Sequence[int | None],
     schema: pa.Schema,
-    dead: npt.NDArray[np.int64],
+    dead: Places,
     begin: int,
-) -> pa.RecordBatch:
+    constants: Mapping[str, str | None],
+) -> tuple[pa.RecordBatch, Places]:
+    positions = np.arange(begin, begin + batch.num_rows)
     first, last = np.searchsorted(dead, [begin, begin + batch.num_rows])
     if last > first:
         keep = np.ones(batch.num_rows, dtype=bool)
         keep[dead[first:last] - begin] = False
-        batch = batch.filter(pa.array(keep))
+        batch, positions = batch.filter(pa.array(keep)), positions[keep]
     arrays = [
-        _initial(column, batch.num_rows)
+        _initial(column, batch.num_rows, constants)
         if at is None
         else cast_exactly(batch.column(schema.field(at).name), lake_arrow_type(column.type))
         for column, at in zip(columns, places, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
+    names = [column.name for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, names=names), positions
 
 
-def _initial(column: LakeColumn, count: int) -> pa.Array:
+def _initial(column: LakeColumn, count: int, constants: Mapping[str, str | None]) -> pa.Array:
+    if column.file_name in constants:
+        return constant_array(constants[column.file_name], column.type, count)
     if column.initial is None:
         return pa.nulls(count, lake_arrow_type(column.type))
     value = convert_values(pa.array([column.initial], pa.string()), column.type)
     return pa.repeat(value[0], count)
 
 
-def _dead_positions(file: LiveFile, storage: Mapping[str, str]) -> npt.NDArray[np.int64]:
+def _dead_positions(file: LiveFile, storage: Mapping[str, str]) -> Places:
     """Return the deleted positions of a data file, ascending."""
     found = [_positions(ref, file, storage) for ref in file.deletes]
     return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
 
-def _positions(
-    ref: DeletionRef, file: LiveFile, storage: Mapping[str, str]
-) -> npt.NDArray[np.int64]:
+def _positions(ref: DeletionRef, file: LiveFile, storage: Mapping[str, str]) -> Places:
     what = f"the deletions of {file.name}"
     if ref.inline is not None:
         return np.asarray(parse_vector(ref.inline, what, count=ref.cardinality), np.int64)
