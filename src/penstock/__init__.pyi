@@ -1,5 +1,6 @@
 """The names of the package for type checkers; see `__init__.py`."""
 
+from penstock.control.status.lake_view import lake as lake
 from penstock.control.status.log_view import read_log as read_log
 from penstock.log.changes import ABSENT as ABSENT
 from penstock.log.changes import Change as Change
@@ -7,4 +8,4 @@ from penstock.log.changes import ChangeLog as ChangeLog
 from penstock.model import PenstockError as PenstockError
 
 __version__: str
-__all__ = ["ABSENT", "Change", "ChangeLog", "PenstockError", "__version__", "read_log"]
+__all__ = ["ABSENT", "Change", "ChangeLog", "PenstockError", "__version__", "lake", "read_log"]

@@ -244,7 +244,7 @@ Moment = datetime.datetime | str
 
 
 class LogTimeInvalid(PenstockError):
-    """Error: a time given to `read_log` cannot be read, or has no time zone."""
+    """Error: a time given to `read_log` or `at_commit` cannot be read, or has no time zone."""
 
     code = "LG32"
 
@@ -286,7 +286,7 @@ def read_log(
     patterns = _patterns(tables)
     _check_number("gsn_after", gsn_after)
     _check_number("gsn_through", gsn_through)
-    since_us, until_us = _microseconds("since", since), _microseconds("until", until)
+    since_us, until_us = to_microseconds("since", since), to_microseconds("until", until)
     _check_order("gsn_after", gsn_after, "gsn_through", gsn_through)
     _check_order("since", since_us, "until", until_us)
     place = find_log(Path(path))
@@ -347,8 +347,11 @@ def _holds_log(place: LogPlace) -> bool:
     return bool(segments_of(place)) or (place.directory / STATE_NAME).exists()
 
 
-def _microseconds(name: str, moment: Moment | None) -> int | None:
-    """Return the time in microseconds since 1970 UTC."""
+def to_microseconds(name: str, moment: Moment | None) -> int | None:
+    """Return a time in microseconds since 1970 UTC; name: of the argument.
+
+    Raises LogTimeInvalid.
+    """
     if moment is None:
         return None
     if not isinstance(moment, str | datetime.datetime):
