@@ -26,7 +26,7 @@ EXIT_INTERRUPTED = 130
 class Demo:
     """A demo in a process of its own, with a temporary folder and a mark of its own."""
 
-    def __init__(self, temporary: Path, *options: str) -> None:
+    def __init__(self, temporary: Path, *options: str, directory: Path | None = None) -> None:
         self.temporary = temporary
         self.mark = uuid.uuid4().hex
         self.lines: list[str] = []
@@ -36,6 +36,7 @@ class Demo:
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, "TMPDIR": str(temporary), "PENSTOCK_TEST_MARK": self.mark},
+            cwd=directory,
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -113,6 +114,35 @@ def test_demo_ends_with_equal_tables(temporary: Path) -> None:
         assert "/s), lag" in said
         assert demo.lines[-1].startswith("source and target are equal: 12 tables"), said
         assert demo.nothing_remains(), demo.remains()
+
+
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+def test_demo_fills_a_lake_that_can_be_read(temporary: Path, tmp_path: Path, lake: str) -> None:
+    """Another library has read the lake for the comparison; the printed lines read it, too."""
+    with Demo(temporary, "--target", lake, "--seconds", "20", directory=tmp_path) as demo:
+        assert demo.end(500) == 0, "\n".join(demo.lines)
+        assert demo.nothing_remains(), demo.remains()
+    *_, verdict, place, first, second, third = demo.lines
+    assert verdict.startswith("source and target are equal: 12 tables"), demo.lines
+    assert f"penstock-demo-{lake}" in place
+    lines = [line.strip() for line in (first, second, third)]
+    read = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False
+    )
+    assert read.returncode == 0, read.stderr
+    for state in ("new", "paid", "sent", "returned"):
+        assert state in read.stdout, read.stdout
+    again = subprocess.run(
+        [sys.executable, "-m", "penstock", "demo", "--target", lake, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert again.returncode == 1
+    error = json.loads(again.stderr.splitlines()[-1])
+    assert "exists already" in error["message"]
+    assert "rm -r" in error["hint"]
 
 
 def test_demo_as_json_ends_with_one_object(temporary: Path) -> None:

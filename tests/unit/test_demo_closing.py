@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.control.run.demo import DemoOutcome, closing_lines
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.control.run.demo import DemoOutcome, KeptLake, closing_lines
 from penstock.control.verify.compare import TableResult
 from penstock.control.verify.verify import VerifyResult
 from penstock.model import TableName
@@ -31,3 +34,15 @@ def test_a_difference_is_never_called_equal() -> None:
         assert lines[-1].startswith("SOURCE AND TARGET DIFFER")
         assert any(line.startswith("public.purchase: ") for line in lines)
         assert outcome(**{kind: 1}).as_dict()["equal"] is False
+
+
+def test_a_lake_stays_and_can_be_read() -> None:
+    """After the verdict follow the lake's place and the lines that read it."""
+    lake = KeptLake(folder=Path("/shop/lake"), reader="delta-rs", lines=("one", "two"))
+    told = replace(outcome(), lake=lake)
+    *_, verdict, place, first, second = closing_lines(told)
+    assert verdict.startswith("source and target are equal")
+    assert "/shop/lake" in place
+    assert (first.strip(), second.strip()) == ("one", "two")
+    assert told.as_dict()["lake"] == "/shop/lake"
+    assert told.as_dict()["read_it"] == ["one", "two"]

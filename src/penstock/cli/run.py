@@ -360,6 +360,16 @@ def load(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     say(as_json, "stopped: the target holds whole transactions only", stopped=True)
 
 
+def _check_lake(_context: click.Context, _option: click.Parameter, name: str) -> str:
+    """Return the name of a lake that a demo can have; empty for none."""
+    if name:
+        from penstock.ports.demo import demo_lakes
+
+        if name not in (known := demo_lakes()):
+            raise click.BadParameter(f"{name!r} is not one of {', '.join(sorted(known))}.")
+    return name
+
+
 @click.command()
 @click.option(
     "--seconds",
@@ -368,8 +378,16 @@ def load(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     show_default=True,
     help="How long the customers keep the shop busy.",
 )
+@click.option(
+    "--target",
+    "lake",
+    metavar="LAKE",
+    default="",
+    callback=_check_lake,
+    help="A lake in place of the second server: delta or iceberg.",
+)
 @common
-def demo(seconds: float, as_json: bool, verbose: bool) -> None:
+def demo(seconds: float, lake: str, as_json: bool, verbose: bool) -> None:
     """Copy a busy shop between two throw-away servers, keep it in step, compare.
 
     Starts two PostgreSQL servers of its own, fills a shop of twelve tables on one of them, and
@@ -377,10 +395,15 @@ def demo(seconds: float, as_json: bool, verbose: bool) -> None:
     position of the handover, then their changes, with rates and lag. When the customers have gone
     home, both sides are compared row by row.
 
+    With --target the shop goes into a lake in the working directory, which stays. A library that
+    is not Spark reads it for the comparison, and three lines show how to read it yourself.
+
     \b
-    What it changes:  nothing permanent: servers and files are temporary and removed
-    Needs:            Java 17; the extras postgres, spark and demo
+    What it changes:  nothing permanent: servers and files are temporary and removed, but for
+                      penstock-demo-delta/ or penstock-demo-iceberg/ with --target
+    Needs:            Java 17; the extras postgres, spark and demo, with --target also lake
     Example:          penstock demo --seconds 30
+                      penstock demo --target delta
     Ctrl-C ends it in order at any moment.
     Exit codes:       0 source and target are equal, 1 they differ or an error, 2 wrong usage,
                       130 ended by Ctrl-C
@@ -402,6 +425,7 @@ def demo(seconds: float, as_json: bool, verbose: bool) -> None:
         tell,
         options=WorkloadOptions(duration_s=seconds),
         verbose=verbose,
+        lake=lake,
     )
     if as_json:
         say_json(outcome.as_dict())

@@ -1,13 +1,17 @@
-"""Port of `penstock demo`: servers of our own, and a shop with customers on the source."""
+"""Ports of `penstock demo`: a server of our own with a shop and its customers, and lakes."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
+from penstock.model import TableName
 from penstock.ports.registry import PartName, engines
+from penstock.ports.verify import VerifyReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +77,15 @@ class DemoWorkload(Protocol):
 
 
 class Demo(Protocol):
-    """Part `demo` of an engine."""
+    """Part `demo` of an engine.
+
+    Attributes:
+        EXAMPLE: A table of the shop, whose column `state` has few values.
+        LAKE_CHOICES: [target.types] for values of the shop that a lake's types cannot hold.
+    """
+
+    EXAMPLE: TableName
+    LAKE_CHOICES: Mapping[str, str]
 
     def demo_server(self) -> AbstractContextManager[DemoServer]:
         """Start a server with an empty database."""
@@ -89,6 +101,52 @@ class Demo(Protocol):
 
 
 DEMO_PART: PartName[Demo] = PartName("demo")
+
+
+class DemoLake(Protocol):
+    """Part `demo_lake` of an engine: a lake in a folder, read by a library that is not Spark.
+
+    Attributes:
+        reader: Name of the library.
+    """
+
+    reader: str
+
+    @abstractmethod
+    def check(self) -> None:
+        """Check that jars and library are there. Raises ReaderMissing and the errors of jars."""
+        ...
+
+    @abstractmethod
+    def url(self, folder: Path) -> str:
+        """Return [target] url for a lake in a folder."""
+        ...
+
+    @abstractmethod
+    def properties(self, folder: Path) -> Mapping[str, str]:
+        """Return [spark.conf] for it."""
+        ...
+
+    @abstractmethod
+    def open_reader(self, url: str, *, sessions: int) -> AbstractContextManager[VerifyReader]:
+        """Return the newest rows as the library reads them, for a comparison.
+
+        url: complete. Raises ReaderMissing, ReaderFailed, VersionExpired.
+        """
+        ...
+
+    @abstractmethod
+    def reading_lines(self, folder: Path, table: TableName) -> tuple[str, ...]:
+        """Return three lines of Python that count a table's rows by its column `state`."""
+        ...
+
+
+DEMO_LAKE_PART: PartName[DemoLake] = PartName("demo_lake")
+
+
+def demo_lakes() -> dict[str, DemoLake]:
+    """Return the lakes that a demo can have, by the name of their engine."""
+    return {one.name: one.part(DEMO_LAKE_PART) for one in engines() if DEMO_LAKE_PART in one.parts}
 
 
 def demo_engine() -> Demo:

@@ -13,9 +13,12 @@ from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.registry import engine_at, engines
 
-PANDAS, REDIS, SERVE, SPARK, STAGE, WEB = "pandas", "redis", "serve", "spark", "stage", "web"
+LAKE, PANDAS, REDIS, SERVE, SPARK, STAGE, WEB = (
+    "lake", "pandas", "redis", "serve", "spark", "stage", "web",
+)  # fmt: skip
 
 FEATURES: Mapping[str, tuple[str, ...]] = {
+    LAKE: ("deltalake", "pyiceberg"),
     PANDAS: ("pandas",),
     REDIS: ("redis",),
     SERVE: ("sqlglot",),

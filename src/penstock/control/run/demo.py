@@ -1,15 +1,20 @@
-"""`penstock demo`: the main use from start to end, on two throw-away servers.
+"""`penstock demo`: the main use from start to end, on throw-away servers.
 
 A shop is filled on one server of our own and customers keep it busy while a pipeline copies it
-to the other, takes over at the exact position and follows; when the customers have gone home,
-both sides are compared. Everything is in temporary folders, which are removed at the end.
+to another one, takes over at the exact position and follows; when the customers have gone home,
+both sides are compared. Everything is in temporary folders, which are removed at the end. The
+target may be a lake in the working directory, which stays, and is compared through a library that
+is not Spark.
 """
 
 from __future__ import annotations
 
+import json
+import shlex
+import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +30,10 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.process import JAVA_VERSIONS, java_version
 from penstock.log.layout import DONE_NAME
-from penstock.model import PenstockError
+from penstock.model import PenstockError, TableName
 from penstock.model.words import count_words
 from penstock.ports.config import Config
-from penstock.ports.demo import WorkloadOptions, demo_engine
+from penstock.ports.demo import DemoLake, WorkloadOptions, demo_engine, demo_lakes
 
 PIPELINE = """\
 [pipeline]
@@ -46,6 +51,7 @@ url = "{target}"
 [changeExtractor]
 exitWhenIdle = true
 """
+LAKE_FOLDER = "penstock-demo-{}"
 
 
 class DemoNeedsJava(PenstockError):
@@ -54,14 +60,40 @@ class DemoNeedsJava(PenstockError):
     code = "CT70"
 
 
+class DemoLakeExists(PenstockError):
+    """Error: the working directory has the lake of an earlier demo."""
+
+    code = "CT84"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLake:
+    """Lake that the demo leaves.
+
+    Attributes:
+        reader: Name of the library that has read it for the comparison.
+        lines: Python that reads a table of it.
+    """
+
+    folder: Path
+    reader: str
+    lines: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOutcome:
-    """Outcome of the demo. rows_changed: by the customers, without cascaded changes."""
+    """Outcome of the demo.
+
+    Attributes:
+        rows_changed: By the customers, without cascaded changes.
+        lake: None if the target was a server.
+    """
 
     transactions: int
     rows_changed: int
     seconds: float
     compared: VerifyResult
+    lake: KeptLake | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object as `penstock demo --json` prints it at the end."""
@@ -71,7 +103,11 @@ class DemoOutcome:
             "rows_changed": self.rows_changed,
             "seconds": round(self.seconds, 1),
             "verify": self.compared.as_dict(),
+            **({} if self.lake is None else self._lake_as_dict(self.lake)),
         }
+
+    def _lake_as_dict(self, lake: KeptLake) -> dict[str, Any]:
+        return {"lake": str(lake.folder), "reader": lake.reader, "read_it": list(lake.lines)}
 
 
 def run_demo(
@@ -80,27 +116,48 @@ def run_demo(
     *,
     options: WorkloadOptions | None = None,
     verbose: bool = False,
+    lake: str = "",
 ) -> DemoOutcome:
-    """Run the whole demo. make_view: shows the pipeline's run; say: takes a line of narration.
+    """Run the whole demo.
 
     Ctrl-C and SIGTERM end it in order at any moment: raises KeyboardInterrupt after servers,
-    processes and folders are removed. Raises the errors of pipeline, workload and comparison.
+    processes and folders are removed. Raises the errors of pipeline, workload and comparison;
+    DemoNeedsJava, DemoLakeExists and those of `DemoLake.check` before anything is started.
+
+    Args:
+        make_view: Shows the pipeline's run.
+        say: Takes a line of narration.
+        options: Of the customers.
+        verbose: Print diagnostics, too.
+        lake: Name of the engine whose lake is the target, see `demo_lakes`; empty: a server.
     """
     require_java()
+    target_lake = _check_lake(lake, Path.cwd()) if lake else None
     began_s = REAL_CLOCK.monotonic_s()
     options = options or WorkloadOptions()
     with ExitStack() as stack:
         stack.enter_context(_terminated_as_interrupted())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
         demo = demo_engine()
-        say("starting two servers of our own")
-        source, target = (stack.enter_context(demo.demo_server()) for _ in range(2))
-        say(
-            f"{source.shown} on ports {source.port} (source) and {target.port} "
-            "(target); filling the shop"
-        )
+        if target_lake is None:
+            say("starting two servers of our own")
+            source, target = (stack.enter_context(demo.demo_server()) for _ in range(2))
+            target_url, more = target.url, ""
+            say(
+                f"{source.shown} on ports {source.port} (source) and {target.port} "
+                "(target); filling the shop"
+            )
+        else:
+            say("starting a server of our own")
+            source = stack.enter_context(demo.demo_server())
+            target_url, more = target_lake.url, target_lake.sections(demo.LAKE_CHOICES)
+            stack.enter_context(_removed_after_failure(target_lake.folder))
+            say(
+                f"{source.shown} on port {source.port} (source), a lake in {target_lake.folder} "
+                "(target); filling the shop"
+            )
         demo.open_shop(source.url)
-        config = write_pipeline(folder, source.url, target.url)
+        config = write_pipeline(folder, source.url, target_url, more)
         workload = stack.enter_context(demo.Workload(source.url, options))
         say(
             f"customers are at work for {options.duration_s:.0f} s, while the pipeline copies the "
@@ -112,17 +169,20 @@ def run_demo(
         workload.join()
         if not finished:
             raise KeyboardInterrupt
-        say("the customers have gone home; comparing source and target row by row")
+        how = "" if target_lake is None else f", which {target_lake.part.reader} reads"
+        say(f"the customers have gone home; comparing source and target{how}, row by row")
+        opens = None if target_lake is None else target_lake.part.open_reader
         return DemoOutcome(
             transactions=workload.counts.transactions,
             rows_changed=workload.counts.rows,
-            compared=verify(config, on_waiting=say),
+            compared=verify(config, on_waiting=say, open_target=opens),
             seconds=REAL_CLOCK.monotonic_s() - began_s,
+            lake=None if target_lake is None else target_lake.kept(demo.EXAMPLE),
         )
 
 
 def closing_lines(outcome: DemoOutcome) -> list[str]:
-    """Return the result in plain words; the last line is the verdict."""
+    """Return the result in plain words; the verdict is last, but for the way to read a lake."""
     result = outcome.compared
     rows = sum(table.source_rows for table in result.tables)
     lines = [
@@ -144,6 +204,9 @@ def closing_lines(outcome: DemoOutcome) -> list[str]:
         )
     else:
         lines.append("SOURCE AND TARGET DIFFER: this is a bug in penstock, please report it")
+    if outcome.lake is not None:
+        lines.append(f"the lake stays in {outcome.lake.folder}; read it in Python:")
+        lines += [f"    {line}" for line in outcome.lake.lines]
     return lines
 
 
@@ -159,10 +222,63 @@ def require_java() -> None:
         )
 
 
-def write_pipeline(folder: Path, source_url: str, target_url: str) -> Config:
-    """Write shop.toml as a user would, and read it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TargetLake:
+    """Lake that the demo fills. folder: absolute."""
+
+    folder: Path
+    part: DemoLake
+
+    @property
+    def url(self) -> str:
+        return self.part.url(self.folder)
+
+    def sections(self, choices: Mapping[str, str]) -> str:
+        """Return more sections of the pipeline file. choices: of [target.types]."""
+        given = {"target.types": choices, "spark.conf": self.part.properties(self.folder)}
+        lines = []
+        for section, keys in given.items():
+            lines += ["", f"[{section}]"]
+            lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in keys.items()]
+        return "\n".join(lines) + "\n"
+
+    def kept(self, example: TableName) -> KeptLake:
+        """Return the filled lake. example: table of the shop that is read."""
+        return KeptLake(
+            folder=self.folder,
+            reader=self.part.reader,
+            lines=self.part.reading_lines(self.folder, example),
+        )
+
+
+def _check_lake(name: str, directory: Path) -> _TargetLake:
+    """Return the lake to fill. Raises DemoLakeExists and the errors of `DemoLake.check`."""
+    part = demo_lakes()[name]
+    part.check()
+    folder = directory / LAKE_FOLDER.format(name)
+    if folder.exists():
+        raise DemoLakeExists(
+            f"{folder} exists already",
+            hint=f"Remove it (rm -r {shlex.quote(str(folder))}), or run the demo in another "
+            "directory.",
+        )
+    REAL_FILES.make_directory(folder)
+    return _TargetLake(folder=folder, part=part)
+
+
+@contextmanager
+def _removed_after_failure(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def write_pipeline(folder: Path, source_url: str, target_url: str, more: str = "") -> Config:
+    """Write shop.toml as a user would, and read it. more: sections."""
     path = folder / "shop.toml"
-    text = PIPELINE.format(source=source_url, target=target_url)
+    text = PIPELINE.format(source=source_url, target=target_url) + more
     REAL_FILES.replace(path, text.encode(), is_secret=True)
     return load_config(path)
 

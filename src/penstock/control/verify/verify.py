@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Protocol
 
 import structlog
 
@@ -193,6 +194,14 @@ def _stored_columns(definition: TableDefinition) -> tuple[str, ...]:
     return tuple(column.name for column in definition.columns if not column.generated)
 
 
+class OpenTarget(Protocol):
+    """Function that opens the target of a comparison."""
+
+    def __call__(self, url: str, *, sessions: int) -> AbstractContextManager[VerifyReader]:
+        """Return its rows as they are now. sessions: how many read at once."""
+        ...
+
+
 POLL_INTERVAL_S = 0.05
 NOT_CAPTURED = "it is new and not captured yet"
 TIMEOUT_S = 300.0
@@ -303,12 +312,14 @@ def verify(
     timeout_s: float = TIMEOUT_S,
     sessions: int = SESSIONS,
     repair: bool = False,
+    open_target: OpenTarget | None = None,
 ) -> VerifyResult:
     """Compare all captured tables at one position. Changes nothing except for a temporary slot.
 
     on_waiting: gets a text that says what is waited for. named_max: number of differing keys named
     per table. timeout_s: for the loader to reach the position. sessions: readers per side. repair:
     write the rows that differ again, while the loader is paused; raises the errors of `Repair`.
+    open_target: opens the target, by its URL; None: as its engine does.
     Raises NotComparable, TargetMissing, NotLoadedYet, ChangesUnapplied, ExtractorMissing,
     HoldNotReached, VerifyStopped, the errors of `compare.py`, of the catalogue and of the servers.
     """
@@ -317,11 +328,14 @@ def verify(
     waiting = _Waiting(on_waiting or (lambda _text: None), stop, timeout_s)
     servers = server_pair(config)
     left_out = tables_in_sync(config)
+    if open_target is None:
+        open_target = verifier_of(config.target.url).open_target
+    target = partial(open_target, config.target.url, sessions=sessions)
     with ExitStack() as stack:
         if _runs(config, "load") and config.pipeline.mode.has_change:
-            opened = _sides_while_running(config, waiting, sessions, stack, keep=repair)
+            opened = _sides_while_running(config, waiting, sessions, stack, target, keep=repair)
         else:
-            opened = _sides_at_rest(config, waiting, sessions, stack, keep=repair)
+            opened = _sides_at_rest(config, waiting, sessions, stack, target, keep=repair)
         hasher = hasher_for(opened.source, opened.target)
         left_out |= tables_in_sync(config)  # and tables that have left the others meanwhile
         pairs, without, not_compared = _pairs(config, left_out)
@@ -477,7 +491,13 @@ def _runs(config: Config, name: str) -> bool:
 
 
 def _sides_while_running(
-    config: Config, waiting: _Waiting, sessions: int, stack: ExitStack, *, keep: bool
+    config: Config,
+    waiting: _Waiting,
+    sessions: int,
+    stack: ExitStack,
+    open_target: Callable[[], AbstractContextManager[VerifyReader]],
+    *,
+    keep: bool,
 ) -> _Opened:
     """Open both sides at one position.
 
@@ -512,7 +532,7 @@ def _sides_while_running(
             is_reached,
             lambda: _not_reached(config, read_held(state, nonce)),
         )
-        target = _target_side(config, sessions, stack)
+        target = stack.enter_context(open_target())
         applied = _read_applied(config)
         if keep:
             stack.push(holding.pop_all())
@@ -566,17 +586,17 @@ def _source_side(
     )
 
 
-def _target_side(config: Config, sessions: int, stack: ExitStack) -> VerifyReader:
-    """Return the target as it is now."""
-    url = config.target.url
-    return stack.enter_context(verifier_of(url).open_target(url, sessions=sessions))
-
-
 # --- at rest --------------------------------------------------------------------------------------
 
 
 def _sides_at_rest(
-    config: Config, waiting: _Waiting, sessions: int, stack: ExitStack, *, keep: bool
+    config: Config,
+    waiting: _Waiting,
+    sessions: int,
+    stack: ExitStack,
+    open_target: Callable[[], AbstractContextManager[VerifyReader]],
+    *,
+    keep: bool,
 ) -> _Opened:
     """Open both sides if no loader runs; refuse if changes before the position are missing.
 
@@ -587,7 +607,7 @@ def _sides_at_rest(
     source, point = _source_side(config, waiting, sessions, stack)
     if config.pipeline.mode.has_change:
         _check_all_applied(config, waiting, point)
-    target = _target_side(config, sessions, stack)
+    target = stack.enter_context(open_target())
     if _runs(config, "load") and config.pipeline.mode is not Mode.DATA:
         raise ChangesUnapplied(
             "a loader was started while verify began", hint="Run `penstock verify` again."

@@ -20,9 +20,12 @@ import psycopg
 
 from penstock.engines.postgres.connect import connect, quote, server_errors, statement
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+from penstock.model import TableName
 from penstock.ports.demo import DemoServer, DemoWorkload, WorkloadCounts, WorkloadOptions
 
 DATABASE = "shop"
+EXAMPLE = TableName("public", "purchase")
+LAKE_CHOICES = {"public.Gift Card.valid_to dates out of range": "text"}  # some are infinity
 SEED = 20_240_229
 FIRST_PURCHASE = 1_000_000
 PRODUCT_COUNT = 400
