@@ -23,7 +23,7 @@ from penstock.engines.lake.format import DeleteForm, DeletionRef, LiveFile, Mark
 from penstock.engines.lake.upkeep import Limits, choose_files
 from penstock.host import faults
 from penstock.host.faults import FaultInjected
-from penstock.model import PenstockError, TableName
+from penstock.model import MarkerKind, PenstockError, TableName
 from penstock.ports.target import (
     Applied,
     AppliedByAnother,
@@ -362,6 +362,34 @@ def test_rows_that_a_copy_has_already_are_not_there_twice(lake: Lake) -> None:
     run.close()
     found = sorted((row["id"], row["a"]) for row in lake.store.rows(ORDERS))
     assert found == [(0, 2), *((key, 1) for key in range(1, 6))]
+
+
+@pytest.mark.parametrize("point", ["", "lake.commit.before", "lake.commit.after"])
+def test_rows_that_come_again_replace_those_of_the_lake(lake: Lake, point: str) -> None:
+    """Let the log have all rows of two tables again, after another program has changed them."""
+    lake.shop.write(20)
+    run = lake.open()
+    run.run()
+    tables = lake.shop.tables[:2]
+    for number, table in enumerate(tables):
+        snapshot = lake.store.newest(table.name)
+        kept = snapshot.files[:1] if number else ()
+        lake.store.put(table.name, replace(snapshot, files=kept), "foreign")
+    for table in tables:
+        rows = [Change(op="I", gsn=0, after=row) for row in table.content]
+        lake.shop.log.transaction(
+            (MarkerKind.RELOAD, [table.name]), *((table.shape, row) for row in rows)
+        )
+        lake.shop.note()
+    lake.shop.write(5)
+    if point:
+        with faults.arming(f"{point}:2:error"), pytest.raises(FaultInjected):
+            run.run()
+        run.kill()
+        run = lake.open()
+    run.run()
+    run.close()
+    lake.check()
 
 
 def test_missing_rows_are_counted(lake: Lake) -> None:
