@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -170,14 +171,58 @@ def test_a_wider_type_holds_old_and_new_values(lake: Lake) -> None:
     assert [row["a"] for row in lake.rows()] == [10, 20, 33]
 
 
-def test_a_type_that_the_format_cannot_change_stops_by_name(lake: Lake) -> None:
-    """Turn a number into a text."""
-    second = shape(2, ID, (2, "a", "text", "string"), (3, "b", "text", "string"))
-    lake.insert(second, (3, "x", "three"))
-    with pytest.raises(ShapeNotApplicable, match="a became text") as raised:
+@pytest.mark.parametrize(
+    ("source_type", "neutral", "older"),
+    [
+        ("numeric(14,2)", "decimal(14,2)", [Decimal("10.00"), Decimal("20.00")]),
+        ("numeric(11,0)", "decimal(11,0)", [Decimal(10), Decimal(20)]),
+        ("numeric", "string", ["10", "20"]),
+    ],
+)
+def test_a_number_that_the_format_cannot_change_in_place_gets_new_files(
+    lake: Lake, source_type: str, neutral: str, older: list[Any]
+) -> None:
+    """Turn a number into one of another type, among rows that changed before and change later."""
+    lake.update(FIRST, (2, 20, "before"))
+    second = shape(2, ID, (2, "a", source_type, neutral), (3, "b", "text", "string"))
+    seven, eight = ("7", "8") if neutral == "string" else (Decimal(7), Decimal(8))
+    lake.insert(second, (3, seven, "three"))
+    lake.update(second, (3, eight, "later"))
+    lake.run()
+    assert [row["a"] for row in lake.rows()] == [*older, eight]
+    assert [row["b"] for row in lake.rows()] == ["one", "before", "later"]
+    assert lake.store.tables[NAME].operations.count("fill") == 1
+
+
+def test_a_table_without_rows_gets_a_number_of_another_type(lake: Lake) -> None:
+    """Turn a number into one of another type when there are no files."""
+    lake.log.transaction((MarkerKind.TRUNCATE, [NAME]))
+    lake.run()
+    second = shape(2, ID, (2, "a", "numeric", "string"), (3, "b", "text", "string"))
+    lake.insert(second, (3, "7", "three"))
+    lake.run()
+    assert lake.rows() == [{"id": 3, "b": "three", "a": "7"}]
+
+
+def test_a_value_that_a_new_type_does_not_hold_stops_by_name(lake: Lake) -> None:
+    """Turn a number into one with fewer digits than a value has that only the lake has."""
+    lake.insert(FIRST, (3, 99999, "three"))
+    second = shape(2, ID, (2, "a", "numeric(3,0)", "decimal(3,0)"), (3, "b", "text", "string"))
+    lake.insert(second, (4, Decimal(7), "four"))
+    with pytest.raises(ShapeNotApplicable, match=r"a became decimal\(3,0\)") as raised:
         lake.run()
     assert "penstock table resync" in raised.value.hint
-    assert [row["a"] for row in lake.rows()] == [10, 20]
+    assert [row["a"] for row in lake.rows()] == [10, 20, 99999]
+
+
+def test_a_type_that_the_format_cannot_change_stops_by_name(lake: Lake) -> None:
+    """Turn a text into a number."""
+    second = shape(2, ID, (2, "a", "integer", "int32"), (3, "b", "integer", "int32"))
+    lake.insert(second, (3, 30, 3))
+    with pytest.raises(ShapeNotApplicable, match="b became integer") as raised:
+        lake.run()
+    assert "penstock table resync" in raised.value.hint
+    assert [row["b"] for row in lake.rows()] == ["one", "two"]
 
 
 def test_an_emptied_table_takes_any_type(lake: Lake) -> None:
@@ -215,25 +260,28 @@ def test_a_refused_change_stops_before_it(lake: Lake) -> None:
 
 
 def test_what_cannot_be_carried_out_is_noted(lake: Lake) -> None:
-    """Turn a number into a text under a policy that continues."""
+    """Turn a text into a number under a policy that continues."""
     lake.run()
-    second = shape(2, ID, (2, "a", "text", "string"), (3, "b", "text", "string"))
-    lake.insert(second, (3, "33", "three"))
+    second = shape(2, ID, (2, "a", "integer", "int32"), (3, "b", "integer", "int32"))
+    lake.insert(second, (3, 30, 33))
     notes = lake.run(Policies(default=Policy.TRY_EVOLVE))
     assert any("could not be carried out" in note for note in notes)
-    assert [row["a"] for row in lake.rows()] == [10, 20, 33]
+    assert [row["b"] for row in lake.rows()] == ["one", "two", "33"]
 
 
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("keeps_initial", [True, False])
+@pytest.mark.parametrize(
+    ("source_type", "neutral"), [("bigint", "int64"), ("numeric(20,2)", "decimal(20,2)")]
+)
 def test_a_failure_at_any_step_of_a_change_leaves_a_whole_table(
-    lake: Lake, point: str, keeps_initial: bool
+    lake: Lake, point: str, keeps_initial: bool, source_type: str, neutral: str
 ) -> None:
     """Fail in the middle of a change of shape, and go on with a new loader."""
     lake.store.keeps_initial = keeps_initial
     lake.run()
     second = shape(2, ID, *as_tuples(FIRST)[1:], (4, "c", "bigint", "int64"), missing="7")
-    third = shape(3, ID, (2, "a", "bigint", "int64"), (4, "e", "bigint", "int64"))
+    third = shape(3, ID, (2, "a", source_type, neutral), (4, "e", "bigint", "int64"))
     lake.insert(second, (3, 30, "three", 300))
     lake.update(second, (1, 11, "one", 100))
     lake.update(third, (2, 2**40, 200))

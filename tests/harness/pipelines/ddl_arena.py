@@ -44,9 +44,11 @@ from plugins.mysql import MySQLServer
 
 EQUAL, REFUSED, DIFFERENT, STOPPED = "equal", "refused", "DIFFERENT", "stopped"
 SETTLE_S = 300.0
+SETTLE_LAKE_S = 1500.0  # each table has a commit of its own, which costs a quarter of a second
 UNCHANGED_S = 65.0  # on a busy machine two looks for new tables are up to 60 s apart
 CURE_S = 90.0
 POLL_S = 0.1
+POLL_LAKE_S = 1.0  # a look reads a table's metadata
 RESTARTS_MAX = 60
 FENCE, FENCES = "fence", "fence.f"
 STATEMENT_ERRORS = (psycopg.Error, pymysql.Error)
@@ -340,15 +342,16 @@ class Arena:
             return False
 
     def _until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + SETTLE_S
+        patience_s = SETTLE_LAKE_S if self._pair[1] in LAKES else SETTLE_S
+        deadline = time.monotonic() + patience_s
         while not condition():
             if self._tend():
-                deadline = time.monotonic() + SETTLE_S
+                deadline = time.monotonic() + patience_s
             if time.monotonic() > deadline:
                 raise ArenaStopped(
-                    {"code": "late", "error": f"not within {SETTLE_S:.0f} s: {what}"}
+                    {"code": "late", "error": f"not within {patience_s:.0f} s: {what}"}
                 )
-            time.sleep(POLL_S)
+            time.sleep(POLL_LAKE_S if self._pair[1] in LAKES else POLL_S)
 
     def _tables(self, one: Running) -> list[str]:
         """Return the captured tables of a history, without copies that a tool is working on."""

@@ -6,6 +6,7 @@ slow to end it. Jobs run in the loader's own process.
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 from py4j.clientserver import (  # type: ignore[import-untyped]
@@ -22,6 +23,7 @@ _ANY_LAKE = {
     DELTA: "delta+file:///lake",
     ICEBERG: "iceberg://lake/shop?catalog.type=hadoop&catalog.warehouse=/lake",
 }
+FRUGAL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # compiling costs more than it saves
 
 
 class JavaPlace(NamedTuple):
@@ -33,6 +35,7 @@ class JavaPlace(NamedTuple):
 
 def java_of(kind: str) -> OwnJava:
     """Return the JVM for a format, which ends with this process."""
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", FRUGAL)
     return keep_java(_ANY_LAKE[DELTA if kind == DELTA else ICEBERG])
 
 

@@ -322,12 +322,16 @@ class BatchApply:
         return planner.plan(shape, work.relation, snapshot)
 
     def _fill(self, work: TableWork) -> None:
-        """Give existing rows the values of added columns, by new files in a commit of its own.
+        """Give existing rows the values of added and retyped columns, by new files.
+
+        They are in a commit of its own.
 
         The change of shape is in it, so that a crash afterwards leaves a whole table.
         """
         snapshot, plan = work.snapshot, work.plan
-        if snapshot is None or plan is None or not plan.fills or not snapshot.files:
+        if snapshot is None or plan is None or not plan.is_rewrite:
+            return
+        if not (snapshot.files or plan.casts):
             return
         lake = self._lake
         faults.point("lake.fill.before")

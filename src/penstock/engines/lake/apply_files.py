@@ -32,6 +32,7 @@ def rewrite_table(
         columns=plan.shape.columns,
         token=token,
         fills=plan.fills,
+        casts=plan.casts,
     )
 
 
@@ -52,6 +53,7 @@ def rewrite_groups(
     columns: tuple[LakeColumn, ...],
     token: str,
     fills: Mapping[str, str] | None = None,
+    casts: Mapping[str, LakeColumn] | None = None,
 ) -> tuple[NewFile, ...]:
     """Write the live rows of each group of files into one file; return the new files.
 
@@ -63,6 +65,7 @@ def rewrite_groups(
         columns: The columns of the new files.
         token: Names of the new files begin with it.
         fills: See `RewriteTask`.
+        casts: See `RewriteTask`.
 
     Raises the errors of the workers and of the session.
     """
@@ -75,6 +78,8 @@ def rewrite_groups(
                 columns=columns,
                 location=f"{folder}/{token}-{number}.parquet",
                 fills=fills or {},
+                casts=casts or {},
+                table=str(name),
                 storage=lake.storage,
             )
         ]

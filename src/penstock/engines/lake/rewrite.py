@@ -1,7 +1,8 @@
 """Rewriting of live files: their rows without the deleted ones, in new files. Runs in the workers.
 
 One commit replaces the old files by the new ones. An added column gets its value in existing rows
-this way where the format cannot keep it as the column's initial value. Not here: the commit
+this way where the format cannot keep it as the column's initial value, and a column another type
+where the format cannot change that. Not here: the commit
 (`apply.py`).
 """
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.codec.types import convert_values, lake_arrow_type
+from penstock.codec.types import ValueUnfit, convert_values, lake_arrow_type
 from penstock.engines.lake.format import (
     LakeColumn,
     LakeUnreachable,
@@ -23,6 +24,7 @@ from penstock.engines.lake.format import (
 from penstock.engines.lake.parquet import DataWriter
 from penstock.engines.lake.rows import read_rows
 from penstock.model import PenstockError
+from penstock.ports.target import ShapeNotApplicable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,8 @@ class RewriteTask:
         before: The table's columns in that version.
         columns: The columns of the new file.
         fills: By name of a column that `before` lacks the text of its value.
+        casts: By name of a column the one of `before` whose values it takes over, of another type.
+        table: Name of the table, for errors.
         location: The new file.
         storage: See `WriterSpec`.
     """
@@ -43,6 +47,8 @@ class RewriteTask:
     columns: tuple[LakeColumn, ...]
     location: str
     fills: Mapping[str, str] = field(default_factory=dict)
+    casts: Mapping[str, LakeColumn] = field(default_factory=dict)
+    table: str = ""
     storage: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -86,10 +92,28 @@ def _partition(task: RewriteTask) -> Partition:
 def _arrays(task: RewriteTask, batch: pa.RecordBatch) -> list[pa.Array]:
     here = {_identity(column): batch.column(column.name) for column in task.before}
     return [
-        found if found is not None else _value(column, task, batch.num_rows)
+        _cast(here[_identity(task.casts[column.name])], column, task)
+        if column.name in task.casts
+        else found
+        if found is not None
+        else _value(column, task, batch.num_rows)
         for column in task.columns
         for found in [here.get(_identity(column))]
     ]
+
+
+def _cast(values: pa.Array, column: LakeColumn, task: RewriteTask) -> pa.Array:
+    """Return values in a column's type. Raises ShapeNotApplicable for one that does not fit."""
+    try:
+        return convert_values(values, column.type)
+    except ValueUnfit as error:
+        raise ShapeNotApplicable(
+            f"{task.table}: column {column.name} became {column.type}, and the lake has values "
+            f"that it does not hold: {error}",
+            hint="Compare it with `penstock verify`, and copy it again: penstock table resync FILE "
+            "TABLE.",
+            table=task.table,
+        ) from error
 
 
 def _identity(column: LakeColumn) -> int | str:

@@ -71,13 +71,21 @@ class ShapePlan:
         changes: In order; each is relative to the columns after the one before.
         fills: By name of an added column the text of the value that existing rows must get, where
             the format cannot keep it as the column's initial value.
+        casts: By name of a column the previous one whose values it takes over, where the format
+            cannot change the type in place.
         notes: The changes, applied or not.
     """
 
     shape: Shape
     changes: tuple[Change, ...] = ()
     fills: Mapping[str, str] = field(default_factory=dict)
+    casts: Mapping[str, LakeColumn] = field(default_factory=dict)
     notes: tuple[ShapeNote, ...] = ()
+
+    @property
+    def is_rewrite(self) -> bool:
+        """Return whether existing rows need new files."""
+        return bool(self.fills or self.casts)
 
 
 def types_of(source_engine: str) -> TypeRules:
@@ -134,6 +142,7 @@ class _Planning:
         self._drift = SchemaDrift.of(shape.record)
         self._changes: list[Change] = []
         self._fills: dict[str, str] = {}
+        self._casts: dict[str, LakeColumn] = {}
         self._notes: list[ShapeNote] = []
 
     def run(self) -> ShapePlan:
@@ -161,6 +170,7 @@ class _Planning:
             ),
             changes=tuple(self._changes),
             fills=self._fills,
+            casts=self._casts,
             notes=tuple(self._notes),
         )
 
@@ -183,12 +193,12 @@ class _Planning:
         """Make one change by its policy."""
         policy = self._policies.of(change.kind)
         if policy is Policy.TRY_EVOLVE:
-            saved = (list(self._columns), self._next_field_id, list(self._changes), {**self._fills})
+            saved = self._save()
             try:
                 self._evolve(change)
                 policy = Policy.EVOLVE
             except ShapeNotApplicable as error:
-                self._columns, self._next_field_id, self._changes, self._fills = saved
+                self._restore(saved)
                 policy = Policy.LENIENT
                 note = self._drift.note(change, error.message)
                 self._notes.append(ShapeNote(table=self._table.name, text=note))
@@ -198,6 +208,13 @@ class _Planning:
         elif policy is Policy.LENIENT:
             self._lenient(change)
         self._drift.went(change, policy)
+
+    def _save(self) -> _Saved:
+        changes, fills, casts = list(self._changes), {**self._fills}, {**self._casts}
+        return list(self._columns), self._next_field_id, changes, fills, casts
+
+    def _restore(self, saved: _Saved) -> None:
+        self._columns, self._next_field_id, self._changes, self._fills, self._casts = saved
 
     # --- as at the source -------------------------------------------------------------------------
 
@@ -238,23 +255,37 @@ class _Planning:
         if found is None:
             return
         kind = self._type_of(column)
-        if kind == found.type:
-            return
+        if kind == found.type or (not self._planner.is_emptied and holds(found.type, kind)):
+            return  # it may be wider since an earlier change
         if self._planner.is_emptied:
-            self._make(Change(kind=LakeChangeKind.DROP, name=found.name), change.what)
-            added = self._table.plan_column(
-                column.name,
-                kind,
-                field_id=self._next_field_id,
-                initial=None,
-                is_emptied=True,
-            )
-            self._make(Change(kind=LakeChangeKind.ADD, name=added.name, column=added), change.what)
+            self._replace(found, kind, change.what)
             return
         if change.kind is ChangeKind.NARROW_TYPE:
             return  # the wider type holds all of its values
-        widened = replace(found, type=kind)
-        self._make(Change(kind=LakeChangeKind.WIDEN, name=found.name, column=widened), change.what)
+        widened = Change(
+            kind=LakeChangeKind.WIDEN, name=found.name, column=replace(found, type=kind)
+        )
+        if self._refuse(widened) and is_exact(found.type, kind):
+            self._replace(found, kind, change.what)
+            self._casts[found.name] = found
+        else:
+            self._make(widened, change.what)
+
+    def _replace(self, column: LakeColumn, kind: str, what: str) -> None:
+        """Put a column of another type in place of one. All files are replaced with it."""
+        if any(_identity(one.source) == _identity(column) for one in self._snapshot.partition):
+            raise self._not_applicable(f"{what}: the table is partitioned by it")
+        added = self._table.plan_column(
+            column.name, kind, field_id=self._next_field_id, initial=None, is_emptied=True
+        )
+        for change in (
+            Change(kind=LakeChangeKind.DROP, name=column.name),
+            Change(kind=LakeChangeKind.ADD, name=added.name, column=added),
+        ):
+            self._columns = list(apply_change(self._columns, change))
+            self._changes.append(change)
+        if self._next_field_id:
+            self._next_field_id += 1
 
     def _rename(self, column: LakeColumn, name: str, what: str) -> None:
         renamed = replace(column, name=name, physical=column.file_name)
@@ -298,13 +329,17 @@ class _Planning:
 
     def _make(self, change: Change, what: str) -> None:
         """Add a change to the plan. Raises ShapeNotApplicable if the format cannot make it."""
-        snapshot = replace(self._snapshot, columns=tuple(self._columns))
-        if why := self._table.refuse_change(change, snapshot):
+        if why := self._refuse(change):
             raise self._not_applicable(f"{what}: {why}")
         self._columns = list(apply_change(self._columns, change))
         if change.kind is LakeChangeKind.ADD and self._next_field_id:
             self._next_field_id += 1
         self._changes.append(change)
+
+    def _refuse(self, change: Change) -> str:
+        """Return why the format cannot make a change in place; empty if it can."""
+        snapshot = replace(self._snapshot, columns=tuple(self._columns))
+        return self._table.refuse_change(change, snapshot)
 
     def _not_applicable(self, what: str) -> ShapeNotApplicable:
         return ShapeNotApplicable(
@@ -313,6 +348,42 @@ class _Planning:
             f"FILE {self._before.source}",
             table=str(self._table.name),
         )
+
+
+_Saved = tuple[list[LakeColumn], int, list[Change], dict[str, str], dict[str, LakeColumn]]
+
+
+def is_exact(before: str, after: str) -> bool:
+    """Return whether values of a type become those of another without a choice of form.
+
+    The log says that the source has kept every value. Digits are the same in numbers and texts.
+    """
+    return _is_exact_number(before) and (_is_exact_number(after) or after == "string")
+
+
+def holds(wider: str, narrower: str) -> bool:
+    """Return whether a type has all values of another one, exactly."""
+    if wider == narrower or (narrower, wider) in (("float32", "float64"), ("int32", "int64")):
+        return True
+    if not (wider.startswith("decimal(") and _is_exact_number(narrower)):
+        return False
+    (digits, scale), (old_digits, old_scale) = _digits_of(wider), _digits_of(narrower)
+    return digits >= old_digits and scale >= old_scale
+
+
+def _digits_of(kind: str) -> tuple[int, int]:
+    """Return the digits of an exact number before and after the point."""
+    if kind in _INTEGER_DIGITS:
+        return _INTEGER_DIGITS[kind], 0
+    precision, scale = map(int, kind.removeprefix("decimal(").removesuffix(")").split(","))
+    return precision - scale, scale
+
+
+_INTEGER_DIGITS = {"int32": 10, "int64": 19}
+
+
+def _is_exact_number(kind: str) -> bool:
+    return kind in _INTEGER_DIGITS or kind.startswith("decimal(")
 
 
 def apply_change(columns: Sequence[LakeColumn], change: Change) -> tuple[LakeColumn, ...]:
@@ -360,6 +431,9 @@ def same_columns(one: Sequence[LakeColumn | None], other: Sequence[LakeColumn | 
 
 
 def _file_facts(column: LakeColumn | None) -> tuple[str, str, int | str] | None:
-    if column is None:
-        return None
-    return column.name, column.type, column.field_id or column.file_name
+    return None if column is None else (column.name, column.type, _identity(column))
+
+
+def _identity(column: LakeColumn) -> int | str:
+    """Return what a column keeps when it is renamed."""
+    return column.field_id or column.file_name
