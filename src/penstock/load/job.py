@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from penstock.base.fold import FoldedRows, fold
+from penstock.codec.ckt import RowsFlag
 from penstock.host import faults
 from penstock.host.files import ReadFile
 from penstock.load import chunk
@@ -199,7 +200,8 @@ def _stage_history(work: Work, files: dict[Path, FrameReader], began: float) -> 
     task, writer = work.task, cast("HistoryWriter", work.writer)
     frames = _Frames(task, files, _Commits(task, files).add)
     faults.point("load.copy.before")
-    staged = writer.write_changes(frames)
+    any_unsent = any(ref.entry.flags & RowsFlag.ABSENT for ref in task.frames)
+    staged = writer.write_changes(frames, any_unsent=any_unsent)
     faults.point("load.copy.after")
     return TaskOutcome(
         phase=task.phase,

@@ -115,7 +115,7 @@ class Apply(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSection:
-    """[target]. The last five are for lakes.
+    """[target]. The last six are for lakes.
 
     Attributes:
         map: Source namespace to target namespace; others keep their name.
@@ -125,6 +125,7 @@ class TargetSection:
         apply: How batches are applied.
         format_version: Iceberg's format of new tables.
         file_megabytes: Greatest size of files that the bulk load writes.
+        history: Beside each table another one has all of its changes.
         partition: By the source's name of a table one or more terms by which it is partitioned.
     """
 
@@ -135,6 +136,7 @@ class TargetSection:
     apply: Apply = Apply.POSITION
     format_version: int | None = None
     file_megabytes: int | None = None
+    history: bool = False
     partition: dict[str, str | list[str]] = field(default_factory=dict)
 
 

@@ -617,10 +617,11 @@ class HistoryWriter(Protocol):
         ...
 
     @abstractmethod
-    def write_changes(self, frames: Iterable[pa.RecordBatch]) -> StagedRows:
+    def write_changes(self, frames: Iterable[pa.RecordBatch], *, any_unsent: bool) -> StagedRows:
         """Stage changes, given in the order of the log; they may be read repeatedly.
 
         frames: `codec.columns.batch_schema`, and the columns `position` and `commit_time`.
+        any_unsent: whether the source left out columns of some.
 
         Raises StagingFailed, ValueRefused, and the errors of reading the log.
         """

@@ -47,7 +47,7 @@ class OpenRows:
         self._columns = columns
         self._found: list[_Old] = []
         self._is_done = np.zeros(rows.num_rows, np.bool_)
-        self._is_absent = _read_bitmaps(rows, len(columns))
+        self._is_absent = read_bitmaps(rows, len(columns))
         needed = np.flatnonzero(self._is_absent.any(axis=0)).tolist() if rows.num_rows else []
         self._needed = [index for index in needed if columns[index] is not None]
 
@@ -103,7 +103,7 @@ class OpenRows:
         return pc.if_else(pa.array(is_absent), taken, own)
 
 
-def _read_bitmaps(rows: pa.Table, column_count: int) -> npt.NDArray[np.bool_]:
+def read_bitmaps(rows: pa.Table, column_count: int) -> npt.NDArray[np.bool_]:
     """Return one row of flags per open row: true if a column was not sent."""
     width = (column_count + 7) // 8
     bitmaps = rows.column(BITMAP).to_pylist()

@@ -30,6 +30,8 @@ from penstock.engines.lake.format import (
     Snapshot,
     WriterSpec,
 )
+from penstock.engines.lake.history import Histories, HistoryApply
+from penstock.engines.lake.history_shape import history_name
 from penstock.engines.lake.known_tables import encode_record
 from penstock.engines.lake.opened import OpenLake
 from penstock.engines.lake.shape import (
@@ -119,6 +121,15 @@ class TableWork:
         return not self.is_emptied and any(part.key_count or part.open_count for part in self.parts)
 
 
+def forgotten(table: TableName) -> StagingChanged:
+    """Return the error for staged rows that the stager has given up."""
+    return StagingChanged(
+        f"the staged rows of {table} are of a batch that was given up",
+        hint="penstock stages the batch again.",
+        table=str(table),
+    )
+
+
 class BatchApply:
     """One staged batch while it is applied."""
 
@@ -164,9 +175,18 @@ class BatchApply:
         self._find_specs()
         phases = self._phases()
         self.names = {work.name for works in phases for work in works}
+        histories = lake.histories
+        if histories is not None:
+            histories.begin(self.names)
+            self.names |= self._find_histories()
         staged = self._begin(self.names)
         faults.point("lake.apply.begun")
-        for works in phases:
+        history = None if histories is None else self._make_history(histories)
+        for number, works in enumerate(phases):
+            for work in works:
+                self._look_at(work)
+            if history is not None:
+                history.apply_phase(number)
             self._apply_phase(works)
         self._steps.end_step("apply")
         faults.point("lake.batch.before")
@@ -194,15 +214,29 @@ class BatchApply:
 
     def _find_specs(self) -> None:
         """Find the facts of the staged tables. Raises StagingChanged if the stager forgot them."""
-        for merge in (merge for phase in self._batch.phases for merge in phase.merges):
+        phases = self._batch.phases
+        for merge in (one for phase in phases for one in (*phase.merges, *phase.histories)):
             known = self._lake.specs.get(merge.stamp)
             if known is None:
-                raise StagingChanged(
-                    f"the staged rows of {merge.table} are of a batch that was given up",
-                    hint="penstock stages the batch again.",
-                    table=str(merge.table),
-                )
+                raise forgotten(merge.table)
             self._token, self._specs[merge.staging] = known
+
+    def _find_histories(self) -> set[TableName]:
+        """Return the histories that get rows."""
+        phases = self._batch.phases
+        tables = {spec.table for phase in phases for spec in phase.histories}
+        tables |= {table for phase in phases for table, _ in phase.emptyings}
+        return set(map(history_name, tables))
+
+    def _make_history(self, histories: Histories) -> HistoryApply:
+        """Return the part that commits histories. Raises StagingChanged if the stager forgot."""
+        specs = {}
+        for one in (one for phase in self._batch.phases for one in phase.histories):
+            spec = self._lake.history_specs.get(one.stamp)
+            if spec is None:
+                raise forgotten(one.table)
+            specs[one.staging] = spec
+        return HistoryApply(self._lake, histories, self._batch, specs, self._executor, self._token)
 
     def _phases(self) -> list[list[TableWork]]:
         """Return the work of each phase.
@@ -249,6 +283,9 @@ class BatchApply:
         lake = self._lake
         tables = sorted(set(names))
         staged = {spec.target for spec in self._specs.values()}
+        if self._lake.histories is not None:
+            phases = self._batch.phases
+            staged |= {history_name(one.table) for phase in phases for one in phase.histories}
         if not tables:
             return None
         if staged == set(tables):
@@ -262,8 +299,6 @@ class BatchApply:
 
     def _apply_phase(self, works: Sequence[TableWork]) -> None:
         """Look up, and commit all tables of a phase; repeat what other writers were faster at."""
-        for work in works:
-            self._look_at(work)
         pending = [work for work in works if self._has_work(work)]
         for attempt in range(1, COMMITS_MAX + 1):
             self._look_up(pending, attempt)

@@ -102,9 +102,12 @@ def _tasks_of(
 
 def may_have(file: LiveFile, parts: Iterable[LakeRows]) -> bool:
     """Return whether a live file may have a key of these parts, by its bounds."""
-    if file.row_count <= file.dead_count:
-        return False
-    return any(_overlaps(file.bounds, part.key_bounds) for part in parts)
+    return any(may_have_keys(file, part.key_bounds) for part in parts)
+
+
+def may_have_keys(file: LiveFile, bounds: Mapping[str, tuple[Any, Any]]) -> bool:
+    """Return whether a live file may have a key within bounds, by its own bounds."""
+    return file.row_count > file.dead_count and _overlaps(file.bounds, bounds)
 
 
 def _overlaps(file: Mapping[str, tuple[Any, Any]], keys: Mapping[str, tuple[Any, Any]]) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from penstock.engines.lake.format import LakeForeign, LakeTable
+from penstock.engines.lake.history_shape import is_history
 from penstock.model import ColumnDefinition, TableDefinition, TableName, UniqueKey
 from penstock.ports.target import TableRecord, copied_ids
 
@@ -23,8 +24,11 @@ def encode_record(record: TableRecord) -> str:
 
 
 def decode_record(text: str, table: TableName) -> TableRecord | None:
-    """Return the record in a text; None for an empty one. Raises LakeForeign."""
-    if not text:
+    """Return the record in a text; None for an empty one, and for a history's.
+
+    Raises LakeForeign.
+    """
+    if not text or is_history(text):
         return None
     try:
         return msgspec.convert(json.loads(text), type=TableRecord)

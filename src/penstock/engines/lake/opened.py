@@ -12,6 +12,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -45,6 +46,10 @@ from penstock.ports.target import (
     target_name,
 )
 
+if TYPE_CHECKING:
+    from penstock.engines.lake.history import Histories
+    from penstock.engines.lake.history_writer import HistorySpec
+
 logger = structlog.get_logger(__name__)
 
 AHEAD = "ahead"
@@ -61,6 +66,8 @@ class OpenLake:
         storage: Settings of the object store.
         state: State files.
         specs: By the stamp of a staged table the token of its batch, and the facts of its writers.
+        histories: Histories of the tables; None if they have none.
+        history_specs: By the stamp of staged changes the facts of their writer.
         begun: Tokens of batches that began to be applied; only the tables know which files count.
         applied: Tokens of batches that are applied whole.
         ahead: For tables that have more than the applied position says, after a crash: the last
@@ -94,6 +101,8 @@ class OpenLake:
         self.choices = choices
         self.policies = policies
         self.clock = clock
+        self.histories: Histories | None = None
+        self.history_specs: dict[int, HistorySpec] = {}
         self.storage = parsed.s3
         self.state = LakeState(Folder(parsed.state, parsed.s3))
         self.side_folder = f"{path_in(parsed.state)}/{SIDE_FOLDER}"
@@ -234,6 +243,8 @@ class OpenLake:
         self._unversioned |= {self.target_name(source) for source in self.batches.syncs}
         self._seen.clear()
         self._catalogue.forget()
+        if self.histories is not None:
+            self.histories.forget()
         self._batches = open_batches(self._catalogue, self.log_id, self.storage)
         self.versions.clear()
         self._find_versions()

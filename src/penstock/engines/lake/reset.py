@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 
 from penstock.engines.lake.batches import BATCHES
 from penstock.engines.lake.format import Catalogue, Commit, LakeFormat, LakeTable, Mark
+from penstock.engines.lake.history_shape import history_name, is_history
 from penstock.engines.lake.known_tables import decode_record
 from penstock.engines.lake.own_java import keep_java
 from penstock.engines.lake.state import LakeState
@@ -42,6 +43,7 @@ class LakeReset(TargetReset):
         if tables is not None:
             remembered = {row.target for row in LakeState(folder).read_records().values()}
             removals += _removals_of(self._catalogue(url), {*tables, *remembered})
+            removals += self._remove_histories(url, {*tables, *remembered})
         if has_state:
             removals.append(
                 Removal(
@@ -50,6 +52,21 @@ class LakeReset(TargetReset):
                 )
             )
         return Leftovers(log_id="" if log is None else log.log_id, removals=tuple(removals))
+
+    def _remove_histories(self, url: str, tables: Collection[TableName]) -> Iterator[Removal]:
+        """Yield how histories of these tables are removed."""
+        catalogue = self._catalogue(url)
+        found = [
+            name
+            for name in sorted(map(history_name, tables))
+            if (table := catalogue.find(name)) is not None
+            and is_history(table.snapshot(refresh=True).record)
+        ]
+        if found:
+            yield Removal(
+                what=f"histories of tables: {names_of(found)}",
+                statements=tuple(_DROP + _quote(name) for name in found),
+            )
 
     def plan_emptying(self, url: str, tables: Collection[TableName], /) -> tuple[Removal, ...]:
         catalogue = self._catalogue(url)

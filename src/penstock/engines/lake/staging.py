@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.engines.lake.format import WriterSpec
+from penstock.engines.lake.history_writer import LakeHistoryWriter
 from penstock.engines.lake.opened import OpenLake
 from penstock.engines.lake.shape import Planner, Shape, columns_for
 from penstock.engines.lake.state import StagedState
@@ -73,6 +74,7 @@ class LakeStaging(Staging):
     def __init__(self, lake: OpenLake) -> None:
         """Keep the lake, which is bound to its log."""
         self.progress = LakeProgress(lake)
+        self.takes_history = lake.histories is not None
         self._lake = lake
         self._places: dict[int, StagedState] = {}
         self._stamps: dict[int, tuple[int, ...]] = {}
@@ -90,13 +92,19 @@ class LakeStaging(Staging):
 
     def prepare(
         self, wanted: Sequence[MergeTable], *, place: int, source_engine: str
-    ) -> dict[str, LakeWriter]:
+    ) -> dict[str, LakeWriter | LakeHistoryWriter]:
         """Return the writers of a batch. Raises TargetTableMissing, ShapeNotApplicable."""
         self._clear(place)
         if not wanted:
             return {}
         lake, token = self._lake, secrets.token_hex(8)
         folders = {one.target: lake.folders_of(one.target) for one in wanted}
+        folders |= {
+            name: lake.folders_of(name)
+            for one in wanted
+            if one.is_history and lake.histories is not None
+            for name, *_ in [lake.histories.open(one.target)]
+        }
         self._places[place] = lake.new_staged(token, folders.items())
         faults.point("lake.stage.recorded")
         specs = {
@@ -105,7 +113,16 @@ class LakeStaging(Staging):
         }
         self._stamps[place] = tuple(spec.stamp for spec in specs.values())
         lake.specs.update({spec.stamp: (token, spec) for spec in specs.values()})
-        return {name: LakeWriter(spec) for name, spec in specs.items()}
+        writers: dict[str, LakeWriter | LakeHistoryWriter] = {}
+        for one in wanted:
+            spec = specs[one.name]
+            if one.is_history and lake.histories is not None:
+                history = lake.histories.specify(spec, spec.token)
+                lake.history_specs[spec.stamp] = history
+                writers[one.name] = LakeHistoryWriter(history)
+            else:
+                writers[one.name] = LakeWriter(spec)
+        return writers
 
     def _specify(self, one: MergeTable, token: str, source_engine: str) -> WriterSpec:
         lake = self._lake
@@ -171,6 +188,7 @@ class LakeStaging(Staging):
         staged = self._places.pop(place, None)
         for stamp in self._stamps.pop(place, ()):
             self._lake.specs.pop(stamp, None)
+            self._lake.history_specs.pop(stamp, None)
         if staged is None:
             return
         if staged.token in self._lake.applied:

@@ -10,9 +10,11 @@ from typing import Any
 from penstock.codec.types import NO_CHOICES, Choices
 from penstock.engines.lake.apply import BatchApply
 from penstock.engines.lake.format import LakeFailed, LakeFormat
+from penstock.engines.lake.history import Histories
 from penstock.engines.lake.opened import OpenLake
 from penstock.engines.lake.staging import LakeStaging
 from penstock.engines.lake.upkeep import DEFAULT_LIMITS, Limits, keep_up
+from penstock.engines.lake.url import parse_url
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError, TableName
 from penstock.model.policies import EVOLVE_ALL, Policies
@@ -50,7 +52,10 @@ class LakeTarget(Target):
         self._lake.use(jobs)
 
     def bind(self, log_id: str) -> Applied:
-        return self._lake.bind(log_id)
+        applied = self._lake.bind(log_id)
+        if self._lake.histories is not None:
+            self._lake.histories.begin()
+        return applied
 
     def apply(
         self, batch: Any, *, table_sync: TableSync | None = None, at: Applied | None = None
@@ -134,4 +139,6 @@ class LakeEngine(TargetEngine):
             policies=policies,
             clock=clock,
         )
+        if parse_url(url).history:
+            self._lake.histories = Histories(self._lake)
         return LakeTarget(self._lake, self._limits)

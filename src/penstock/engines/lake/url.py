@@ -38,7 +38,9 @@ _S3 = "s3a."
 _CATALOG_CONF = "spark.sql.catalog."
 _S3_CONF = "spark.hadoop.fs.s3a."
 _SPARK_ONLY = frozenset({"cache-enabled"})
-_PLAIN_OPTIONS = frozenset({"formatVersion", "fileMegabytes", "partition", "state", "classPath"})
+_PLAIN_OPTIONS = frozenset(
+    {"formatVersion", "fileMegabytes", "history", "partition", "state", "classPath"}
+)
 _URI = re.compile(r"[a-z][a-z0-9+.\-]*:/")
 
 
@@ -58,6 +60,7 @@ class LakeUrl:
         class_path: Jars of the user's, such as a JDBC driver's, separated as in a class path.
         format_version: Iceberg's format of new tables, 2 or 3.
         file_bytes: Size of files that the bulk load writes, at most.
+        history: Whether each table has a history beside it.
         partition: By the source's name of a table the terms by which it is partitioned.
     """
 
@@ -71,6 +74,7 @@ class LakeUrl:
     class_path: str = ""
     format_version: int = FORMAT_VERSION_DEFAULT
     file_bytes: int = FILE_MEGABYTES_DEFAULT * 2**20
+    history: bool = False
     partition: Mapping[str, tuple[Term, ...]] = field(default_factory=dict)
 
     @property
@@ -124,6 +128,7 @@ def _parse_delta(scheme: str, place: str, query: Mapping[str, str]) -> LakeUrl:
         s3=_with_prefix(query, _S3),
         class_path=query.get("classPath", ""),
         file_bytes=_file_bytes(query),
+        history=query.get("history") == "true",
         partition=_partition(query, has_transforms=False),
     )
 
@@ -159,6 +164,7 @@ def _parse_iceberg(place: str, query: Mapping[str, str]) -> LakeUrl:
         class_path=query.get("classPath", ""),
         format_version=int(query.get("formatVersion", FORMAT_VERSION_DEFAULT)),
         file_bytes=_file_bytes(query),
+        history=query.get("history") == "true",
         partition=_partition(query, has_transforms=True),
     )
 
@@ -175,6 +181,8 @@ def _check_query(query: Mapping[str, str]) -> None:
             raise UrlInvalid(f"formatVersion is {value}", hint="Write 2 or 3.")
         if name == "fileMegabytes" and not re.match(r"[1-9]\d{0,4}\Z", value):
             raise UrlInvalid(f"fileMegabytes is {value}", hint="Write a number from 1 to 99999.")
+        if name == "history" and value not in ("true", "false"):
+            raise UrlInvalid(f"history is {value}", hint="Write true or false.")
         if name == "state" and not _URI.match(value):
             raise UrlInvalid(f"state is {value}", hint="Write a URI such as file:///data/state.")
 
@@ -223,6 +231,8 @@ def complete_url(target: TargetSection, conf: Mapping[str, str]) -> str:
         added["formatVersion"] = str(target.format_version)
     if target.file_megabytes is not None:
         added["fileMegabytes"] = str(target.file_megabytes)
+    if target.history:
+        added["history"] = "true"
     if target.partition:
         terms = {name: terms_in(value) for name, value in sorted(target.partition.items())}
         added["partition"] = json.dumps(terms, ensure_ascii=False)
