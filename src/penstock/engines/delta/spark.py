@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.engines.lake.jars import DELTA_JARS, class_path
+from penstock.engines.lake.jars import class_path, delta_jars
+from penstock.engines.lake.object_store import spark_properties
+from penstock.engines.lake.url import parse_url
 
 # The checksum file of each commit costs three quarters of its CPU time, and state reconstruction
 # with Spark's 50 partitions most of the rest.
@@ -16,6 +18,8 @@ _FIXED: Mapping[str, str] = {
 }
 
 
-def properties(_url: str) -> Mapping[str, str]:
+def properties(url: str) -> Mapping[str, str]:
     """Return the properties, with the jars as the driver's class path. Raises LakeJarsMissing."""
-    return {**_FIXED, "spark.driver.extraClassPath": class_path(DELTA_JARS)}
+    lake = parse_url(url)
+    jars = class_path(delta_jars(is_on_s3=lake.is_on_s3))
+    return {**_FIXED, **spark_properties(lake.s3), "spark.driver.extraClassPath": jars}

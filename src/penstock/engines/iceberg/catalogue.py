@@ -25,8 +25,9 @@ from penstock.engines.lake.format import (
     LakeTable,
     PartitionField,
 )
-from penstock.engines.lake.jars import ICEBERG_JARS, LakeJarsMissing, find_jars
+from penstock.engines.lake.jars import LakeJarsMissing, find_jars, iceberg_jars
 from penstock.engines.lake.java import class_names, typed_errors
+from penstock.engines.lake.object_store import iceberg_properties
 from penstock.engines.lake.url import STATE_FOLDER, LakeUrl, parse_url
 from penstock.host.errors import UrlInvalid
 from penstock.model import TableName
@@ -45,8 +46,6 @@ _PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    # At a batch every 5 s, 3 hours are 2,160 versions, which each commit writes again.
-    "history.expire.max-snapshot-age-ms": "10800000",
     "history.expire.min-snapshots-to-keep": "100",
     # For other writers, such as Spark's DELETE: they shall not copy whole files either.
     "write.delete.mode": "merge-on-read",
@@ -66,7 +65,9 @@ class IcebergFormat(LakeFormat):
         place = parse_url(url)
         iceberg = Iceberg(jobs.jvm)
         if not iceberg.is_present:
-            find_jars(ICEBERG_JARS)  # raises the error that names the missing jar
+            find_jars(
+                iceberg_jars(is_on_s3=place.is_on_s3)
+            )  # raises the error that names the missing jar
             raise LakeJarsMissing(
                 "Iceberg's classes are not on Spark's class path",
                 hint="Remove spark.driver.extraClassPath below [spark.conf], or add Iceberg's jar.",
@@ -80,12 +81,16 @@ class IcebergFormat(LakeFormat):
         with typed_errors(f"open catalogue {place.catalog}"):
             java = iceberg.classes.CatalogUtil.buildIcebergCatalog(
                 place.catalog,
-                iceberg.map_of(place.properties),
+                iceberg.map_of(_java_properties(place)),
                 jobs.hadoop_conf,
             )
         catalogue = IcebergCatalogue(iceberg, java, place, options)
         catalogue.ensure_namespace(place.namespace)
         return catalogue
+
+
+def _java_properties(place: LakeUrl) -> Mapping[str, str]:
+    return iceberg_properties(place.s3, place.properties) if place.is_on_s3 else place.properties
 
 
 class IcebergCatalogue(Catalogue):
@@ -98,6 +103,7 @@ class IcebergCatalogue(Catalogue):
         self._iceberg = iceberg
         self._java = java
         self._namespace = place.namespace
+        self._version_ms = round(place.version_hours * 3_600_000)
         self._options = {"formatVersion": str(place.format_version), **options}
         self.root = to_location(place.state.removesuffix(f"/{STATE_FOLDER}"))
         self._tables: dict[TableName, IcebergTable] = {}
@@ -181,6 +187,8 @@ class IcebergCatalogue(Catalogue):
         """Create an empty table; its columns get the ids from 1."""
         given = {**self._options, **(options or {})}
         properties = _PROPERTIES | {
+            # For other programs; penstock itself keeps what the table of batches names.
+            "history.expire.max-snapshot-age-ms": str(self._version_ms),
             "format-version": given["formatVersion"],
             KEY: json.dumps(list(key)),
             RECORD: record,

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.engines.lake.jars import ICEBERG_JARS, class_path
+from penstock.engines.lake.jars import class_path, iceberg_jars
+from penstock.engines.lake.url import parse_url
 
 
-def properties(_url: str) -> Mapping[str, str]:
+def properties(url: str) -> Mapping[str, str]:
     """Return the jars as the driver's class path. Raises LakeJarsMissing."""
-    return {"spark.driver.extraClassPath": class_path(ICEBERG_JARS)}
+    jars = class_path(iceberg_jars(is_on_s3=parse_url(url).is_on_s3))
+    return {"spark.driver.extraClassPath": jars}

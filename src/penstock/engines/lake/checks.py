@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from penstock.engines.lake.format import LakeUnreachable
-from penstock.engines.lake.jars import DELTA_JARS, ICEBERG_JARS, LakeJarsMissing, find_jars
+from penstock.engines.lake.jars import LakeJarsMissing, delta_jars, find_jars, iceberg_jars
 from penstock.engines.lake.plan import no_source
 from penstock.engines.lake.storage import Folder, file_system, path_in
 from penstock.engines.lake.url import DELTA, LakeUrl, parse_url
@@ -136,7 +136,8 @@ def _leaving_nothing(subject: LakeSubject) -> Iterator[None]:
 def has_jars(subject: LakeSubject) -> Iterator[Finding]:
     """Check that the jars are there, of the versions that penstock is tested with."""
     try:
-        find_jars(DELTA_JARS if subject.lake.format == DELTA else ICEBERG_JARS)
+        jars = delta_jars if subject.lake.format == DELTA else iceberg_jars
+        find_jars(jars(is_on_s3=subject.lake.is_on_s3))
     except LakeJarsMissing as error:
         yield _finding("LC02", error.message, "Spark cannot commit to the lake", fix_of(error))
 

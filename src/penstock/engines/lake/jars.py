@@ -72,6 +72,34 @@ ICEBERG_JARS = (
         sha256="3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
     ),
 )
+DELTA_S3_JARS = (
+    # Of the Hadoop that pyspark has; `test_object_store.py` compares the versions.
+    Jar(
+        group="org.apache.hadoop",
+        artifact="hadoop-aws",
+        version="3.4.2",
+        sha256="d2d24e6b715b5656b9d238bf13b6682a07e2004dd36aad74a73aeb854319f4d9",
+    ),
+)
+S3_JARS = (
+    # Has Amazon's client, too, at a tenth of the size of Amazon's own bundle.
+    Jar(
+        group="org.apache.iceberg",
+        artifact="iceberg-aws-bundle",
+        version="1.12.0",
+        sha256="dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
+    ),
+)
+
+
+def delta_jars(*, is_on_s3: bool) -> tuple[Jar, ...]:
+    """Return the jars for Delta tables."""
+    return (*DELTA_JARS, *DELTA_S3_JARS, *S3_JARS) if is_on_s3 else DELTA_JARS
+
+
+def iceberg_jars(*, is_on_s3: bool) -> tuple[Jar, ...]:
+    """Return the jars for Iceberg tables."""
+    return (*ICEBERG_JARS, *S3_JARS) if is_on_s3 else ICEBERG_JARS
 
 
 def find_repository() -> Path:

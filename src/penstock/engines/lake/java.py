@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from penstock.engines.lake.format import CommitRefused, LakeFailed, LakeUnreachable
+from penstock.engines.lake.object_store import CHECK_DISK, hint_of
 from penstock.model import PenstockError
 
 _CAUSES_MAX = 8
@@ -50,6 +51,7 @@ _UNREACHABLE = frozenset(
         "SocketException",
         "SocketTimeoutException",
         "UncheckedSQLException",
+        "UnknownStoreException",
         "UnknownHostException",
     }
 )
@@ -109,12 +111,19 @@ def as_typed(doing: str, error: BaseException) -> PenstockError:
     if _UNREACHABLE.intersection(names):
         return LakeUnreachable(
             f"cannot {doing}: {said}",
-            hint="Check that the lake's storage and catalogue answer, and the credentials.",
+            hint=_hint_of(said),
         )
     return LakeFailed(
         f"cannot {doing}: {said}",
         hint="penstock retries automatically; look at spark.log in the run directory if it recurs.",
     )
+
+
+def _hint_of(said: str) -> str:
+    found = hint_of(said)
+    if found != CHECK_DISK:
+        return found
+    return "Check that the lake's storage and catalogue answer, and the credentials."
 
 
 @contextmanager

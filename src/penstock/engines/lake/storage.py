@@ -17,6 +17,7 @@ from typing import Any
 from pyarrow import fs
 
 from penstock.engines.lake.format import LakeUnreachable
+from penstock.engines.lake.object_store import CHECK_DISK, address_of, hint_of
 
 _KEYS = {
     "access.key": "access_key",
@@ -60,10 +61,8 @@ def _local() -> fs.FileSystem:
 def _object_store(settings: tuple[tuple[str, str], ...]) -> fs.FileSystem:
     given = dict(settings)
     options: dict[str, Any] = {new: given[old] for old, new in _KEYS.items() if old in given}
-    if endpoint := given.get("endpoint"):
-        scheme, separator, host = endpoint.partition("://")
-        options["endpoint_override"] = host if separator else endpoint
-        options["scheme"] = scheme if separator else "https"
+    if address := address_of(given):
+        options["scheme"], _, options["endpoint_override"] = address.partition("://")
     options["force_virtual_addressing"] = False
     return fs.S3FileSystem(**options)
 
@@ -144,7 +143,7 @@ class Folder:
     def _make_error(self, doing: str, name: str, error: OSError) -> LakeUnreachable:
         return LakeUnreachable(
             f"cannot {doing} {self.location}/{name}: {error}",
-            hint="Check that the storage answers, and that this account may read and write there.",
+            hint=CHECK_DISK if self._is_local else hint_of(str(error)),
         )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
+from penstock.engines.lake.object_store import S3A, complete_settings, is_on_s3
 from penstock.engines.lake.partitions import Term, parse_terms
 from penstock.host.errors import UrlInvalid
 from penstock.ports.config import TargetSection
@@ -36,7 +37,6 @@ _S3 = "s3a."
 """Prefix in the query of an object store's settings, which follow it as Hadoop spells them."""
 
 _CATALOG_CONF = "spark.sql.catalog."
-_S3_CONF = "spark.hadoop.fs.s3a."
 _SPARK_ONLY = frozenset({"cache-enabled"})
 _PLAIN_OPTIONS = frozenset(
     {"formatVersion", "fileMegabytes", "history", "partition", "state", "classPath"}
@@ -104,6 +104,11 @@ def parse_url(url: str) -> LakeUrl:
 def _parse_delta(scheme: str, place: str, query: Mapping[str, str]) -> LakeUrl:
     path = place.rstrip("/")
     if scheme == "file" and (not path.startswith("/") or not path.strip("/")):
+    @property
+    def is_on_s3(self) -> bool:
+        """Return whether tables, or penstock's own folder, are in an object store."""
+        return is_on_s3(self.root) or is_on_s3(self.state)
+
         raise UrlInvalid(
             "url names no folder: after delta+file:// its absolute path follows",
             hint=f"Write it like {DELTA_EXAMPLE}.",
@@ -124,8 +129,8 @@ def _parse_delta(scheme: str, place: str, query: Mapping[str, str]) -> LakeUrl:
     return LakeUrl(
         format=DELTA,
         root=root,
-        state=query.get("state", f"{root}/{STATE_FOLDER}").rstrip("/"),
-        s3=_with_prefix(query, _S3),
+        state=_plain_scheme(query.get("state", f"{root}/{STATE_FOLDER}")),
+        s3=complete_settings(_with_prefix(query, _S3), {}),
         class_path=query.get("classPath", ""),
         file_bytes=_file_bytes(query),
         history=query.get("history") == "true",
@@ -150,17 +155,17 @@ def _parse_iceberg(place: str, query: Mapping[str, str]) -> LakeUrl:
     warehouse = properties.get("warehouse", "").rstrip("/")
     if warehouse.startswith("/"):
         warehouse = f"file://{warehouse}"
-    root = re.sub(r"\As3[an]:", "s3:", warehouse) if _URI.match(warehouse) else ""
+    root = _plain_scheme(warehouse) if _URI.match(warehouse) else ""
     root = re.sub(r"\Afile:/(?!/)", "file:///", root)
     beside = "/".join((root, *namespace, STATE_FOLDER)) if root else ""
     return LakeUrl(
         format=ICEBERG,
         root=root,
-        state=query.get("state", beside).rstrip("/"),
+        state=_plain_scheme(query.get("state", beside)),
         catalog=catalog,
         namespace=namespace,
         properties=properties,
-        s3=_with_prefix(query, _S3),
+        s3=complete_settings(_with_prefix(query, _S3), properties),
         class_path=query.get("classPath", ""),
         format_version=int(query.get("formatVersion", FORMAT_VERSION_DEFAULT)),
         file_bytes=_file_bytes(query),
@@ -194,6 +199,11 @@ def _partition(query: Mapping[str, str], *, has_transforms: bool) -> dict[str, t
         return {
             table: parse_terms([str(one) for one in texts], has_transforms=has_transforms)
             for table, texts in given.items()
+def _plain_scheme(location: str) -> str:
+    """Return a location with the scheme `s3:` for those that Hadoop has."""
+    return re.sub(r"\As3[an]:", "s3:", location.rstrip("/"))
+
+
         }
     except (ValueError, TypeError, AttributeError) as error:
         raise UrlInvalid(
@@ -246,9 +256,7 @@ def complete_url(target: TargetSection, conf: Mapping[str, str]) -> str:
             if name.startswith(prefix) and name.removeprefix(prefix) not in _SPARK_ONLY
         }
     added |= {
-        _S3 + name.removeprefix(_S3_CONF): value
-        for name, value in conf.items()
-        if name.startswith(_S3_CONF)
+        _S3 + name.removeprefix(S3A): value for name, value in conf.items() if name.startswith(S3A)
     }
     jars = [conf.get("spark.driver.extraClassPath", "")]
     jars += [jar.strip() for jar in conf.get("spark.jars", "").split(",")]
