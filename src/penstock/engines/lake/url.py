@@ -82,6 +82,11 @@ class LakeUrl:
         """Return whether penstock's own folder is on a disk of this machine."""
         return self.state.startswith("file:")
 
+    @property
+    def is_on_s3(self) -> bool:
+        """Return whether tables, or penstock's own folder, are in an object store."""
+        return is_on_s3(self.root) or is_on_s3(self.state)
+
 
 def parse_url(url: str) -> LakeUrl:
     """Return the parts of a lake's URL, complete or as written in a file. Raises UrlInvalid."""
@@ -104,11 +109,6 @@ def parse_url(url: str) -> LakeUrl:
 def _parse_delta(scheme: str, place: str, query: Mapping[str, str]) -> LakeUrl:
     path = place.rstrip("/")
     if scheme == "file" and (not path.startswith("/") or not path.strip("/")):
-    @property
-    def is_on_s3(self) -> bool:
-        """Return whether tables, or penstock's own folder, are in an object store."""
-        return is_on_s3(self.root) or is_on_s3(self.state)
-
         raise UrlInvalid(
             "url names no folder: after delta+file:// its absolute path follows",
             hint=f"Write it like {DELTA_EXAMPLE}.",
@@ -174,6 +174,11 @@ def _parse_iceberg(place: str, query: Mapping[str, str]) -> LakeUrl:
     )
 
 
+def _plain_scheme(location: str) -> str:
+    """Return a location with the scheme `s3:` for those that Hadoop has."""
+    return re.sub(r"\As3[an]:", "s3:", location.rstrip("/"))
+
+
 def _check_query(query: Mapping[str, str]) -> None:
     for name, value in query.items():
         if name not in _PLAIN_OPTIONS and not name.startswith((_CATALOG, _S3)):
@@ -199,11 +204,6 @@ def _partition(query: Mapping[str, str], *, has_transforms: bool) -> dict[str, t
         return {
             table: parse_terms([str(one) for one in texts], has_transforms=has_transforms)
             for table, texts in given.items()
-def _plain_scheme(location: str) -> str:
-    """Return a location with the scheme `s3:` for those that Hadoop has."""
-    return re.sub(r"\As3[an]:", "s3:", location.rstrip("/"))
-
-
         }
     except (ValueError, TypeError, AttributeError) as error:
         raise UrlInvalid(
