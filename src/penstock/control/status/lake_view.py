@@ -154,7 +154,7 @@ class Lake:
                 if named
                 else "Wait until the loader has applied a batch: see `penstock status`.",
             )
-        newest = max(found, key=lambda row: (row["gsn"], int(row["position"]), row["segment"]))
+        newest = max(found, key=_order)
         self._commit = LakeCommit(
             versions=MappingProxyType(json.loads(newest["versions"])),
             gsn=newest["gsn"],
@@ -217,6 +217,11 @@ def _complete(url: str, conf: Mapping[str, str]) -> str:
 def _split(name: str) -> TableName:
     schema, _, table = name.partition(".")
     return TableName(schema, table)
+
+
+def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what rows of the table of batches are ordered by; a repair repeats the last one."""
+    return row["gsn"], int(row["position"]), row["segment"], row["applied_at"]
 
 
 def _time_us(row: Mapping[str, Any]) -> int:
