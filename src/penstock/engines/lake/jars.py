@@ -80,6 +80,13 @@ DELTA_S3_JARS = (
         version="3.4.2",
         sha256="d2d24e6b715b5656b9d238bf13b6682a07e2004dd36aad74a73aeb854319f4d9",
     ),
+    # Hadoop's class loads it at its start. Of the version that S3_JARS has of Amazon's client.
+    Jar(
+        group="software.amazon.awssdk",
+        artifact="s3-transfer-manager",
+        version="2.54.17",
+        sha256="7bef0ea4efd5e0860bab63e08317040951edb51b72a5be734284c28b8324ab87",
+    ),
 )
 S3_JARS = (
     # Has Amazon's client, too, at a tenth of the size of Amazon's own bundle.
