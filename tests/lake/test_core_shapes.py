@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from harness.lake.applying import LakeRun, create_table
@@ -53,7 +54,8 @@ def shape(version: int, *columns: tuple[int, str, str, str], missing: str = "") 
 
 
 ID = (1, "id", "bigint", "int64")
-FIRST = shape(1, ID, (2, "a", "integer", "int32"), (3, "b", "text", "string"))
+FIRST_B = (3, "b", "text", "string")
+FIRST = shape(1, ID, (2, "a", "integer", "int32"), FIRST_B)
 
 
 class Lake:
@@ -159,6 +161,18 @@ def test_columns_that_swap_their_names_keep_their_values(lake: Lake) -> None:
         {"id": 2, "b": 20, "a": "two"},
         {"id": 3, "b": 30, "a": "three"},
     ]
+
+
+def test_a_file_has_no_two_columns_of_one_name(lake: Lake) -> None:
+    """Rename a column, and add one with the previous name in the same version."""
+    lake.run()
+    second = shape(2, ID, (2, "c", "integer", "int32"), FIRST_B, (4, "a", "bigint", "int64"))
+    lake.insert(second, (3, 30, "three", 300))
+    lake.run()
+    assert lake.rows()[-1] == {"id": 3, "c": 30, "b": "three", "a": 300}
+    for file in lake.store.newest(NAME).files:
+        names = pq.read_schema(file.location).names
+        assert sorted(set(names)) == sorted(names)
 
 
 def test_a_wider_type_holds_old_and_new_values(lake: Lake) -> None:

@@ -288,7 +288,11 @@ class _Planning:
             self._next_field_id += 1
 
     def _rename(self, column: LakeColumn, name: str, what: str) -> None:
-        renamed = replace(column, name=name, physical=column.file_name)
+        # A file with ids is read by them. Its columns get the new names: an added one may have the
+        # old name, and pyiceberg refuses a file with two columns of one name.
+        has_own_name = column.physical or not column.field_id
+        physical = column.file_name if has_own_name else ""
+        renamed = replace(column, name=name, physical=physical)
         self._make(Change(kind=LakeChangeKind.RENAME, name=column.name, column=renamed), what)
 
     # --- leniently --------------------------------------------------------------------------------
