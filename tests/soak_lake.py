@@ -40,7 +40,7 @@ def main() -> int:
     """Run stories until N kills were made, or the time is over."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--per-story", type=int, default=25)
+    parser.add_argument("--per-story", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=KINDS, action="append")
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no story after them")

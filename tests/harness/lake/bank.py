@@ -32,7 +32,7 @@ from pyiceberg.table import StaticTable
 
 from harness.faults.kills import Half
 from harness.lake.iceberg import hadoop_place
-from harness.lake.lives import Life
+from harness.lake.lives import END_TIMEOUT_S, Life
 from harness.pipelines.bank import TOTAL as BANK_TOTAL
 from harness.pipelines.bank import Bank
 from harness.pipelines.pipeline import write_pipeline
@@ -67,7 +67,10 @@ SCHEMA = (
     "insert into extra select i, 'note ' || i from generate_series(1, 30) i",
 )
 POLL_S = 0.05
-READY_TIMEOUT_S = 240.0
+LOOK_S = 1.0
+"""Pause between two looks into the lake, which cost more than a look at a file."""
+
+READY_TIMEOUT_S = 900.0
 PAUSE_S = 0.15
 """Pause between two transactions: each changes a few rows, and the machine is shared."""
 
@@ -337,7 +340,7 @@ class Books:
         self.look()
 
     def _work(self) -> None:
-        while not self._stop.wait(0.5):
+        while not self._stop.wait(LOOK_S):
             try:
                 self.look()
             except Exception as error:
@@ -431,7 +434,7 @@ class LakeBank:
         self._foreign = threading.Thread(target=self._disturb, daemon=True)
         self.foreign: Counter[str] = Counter()
         self._deleted: set[int] = set()
-        self.kill_count = 0
+        self.kill_count = self.refused_count = 0
 
     def _write(self) -> Path:
         return write_pipeline(
@@ -471,10 +474,18 @@ class LakeBank:
 
     # -- waits ---------------------------------------------------------------------------------
 
-    def until(self, condition: Callable[[], Any], what: str, *, by: str = "extract load") -> None:
+    def until(
+        self,
+        condition: Callable[[], Any],
+        what: str,
+        *,
+        by: str = "extract load",
+        pause_s: float = POLL_S,
+    ) -> None:
         """Wait for a condition. by: the halves that may not end meanwhile."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not condition():
+            self._start_again()
             for half in (self.extract, self.load):
                 name = "extract" if half is self.extract else "load"
                 said = f"seed {self.seed}: {name} ended: {half.read_output()}"
@@ -483,7 +494,15 @@ class LakeBank:
                 f"seed {self.seed}: not within {READY_TIMEOUT_S:.0f} s: {what}: "
                 f"{self.load.read_output()}"
             )
-            time.sleep(POLL_S)
+            time.sleep(pause_s)
+
+    def _start_again(self, fault: str = "") -> bool:
+        """Start the loader again as `penstock run` does, if it ended because of another one."""
+        if self.load.start_count == 0 or self.load.running or not self.load.is_refused:
+            return False
+        self.refused_count += 1
+        self.load.start(fault)
+        return True
 
     def until_loaded(self) -> None:
         """Let the loader finish the bulk load and apply batches, and begin to read the books."""
@@ -501,7 +520,7 @@ class LakeBank:
     def until_batches(self, count: int) -> None:
         """Wait for more batches than there are now; the loader must run."""
         goal = self.batch_count() + count
-        self.until(lambda: self.batch_count() >= goal, f"{count} more batches")
+        self.until(lambda: self.batch_count() >= goal, f"{count} more batches", pause_s=LOOK_S)
 
     def tell(self, number: int, action: str, point: str, outcome: str) -> None:
         """Print a line about a kill."""
@@ -523,7 +542,7 @@ class LakeBank:
         self.load.start(f"{point}:kill")
         self.kill_count += 1
         deadline = time.monotonic() + timeout_s
-        while self.load.running and time.monotonic() < deadline:
+        while self._is_alive(f"{point}:kill") and time.monotonic() < deadline:
             time.sleep(POLL_S)
         if self.load.running:
             self.load.kill()
@@ -533,11 +552,14 @@ class LakeBank:
         assert code == -signal.SIGKILL, f"{point}: ended with {code}: {self.load.read_output()}"
         return reached
 
+    def _is_alive(self, fault: str) -> bool:
+        return self.load.running or self._start_again(fault)
+
     def kill_after(self, seconds: float) -> str:
         """Start a life and kill it after so many seconds; return how it ended."""
         self.load.start()
         time.sleep(seconds)
-        assert self.load.running, self.load.read_output()
+        assert self.load.running or self.load.is_refused, self.load.read_output()
         self.load.kill()
         self.kill_count += 1
         return "killed"
@@ -552,7 +574,7 @@ class LakeBank:
         self.kill_count += 1
         deadline = time.monotonic() + timeout_s
         while not old.has_reached:
-            assert old.running, old.read_output()
+            assert self._is_alive(f"{point}:sleep=0.5"), old.read_output()
             if time.monotonic() > deadline:
                 old.kill()
                 return "point not reached"
@@ -625,13 +647,17 @@ class LakeBank:
         self.teller.stop()
         for half in (self.extract, self.load):
             if half.running:
-                half.stop()
+                half.stop(END_TIMEOUT_S)
         self._sections["changeExtractor"] |= {"exitWhenIdle": True, "idleWaitSeconds": 1.0}
         self._write()
         self.extract.start()
         self.load.start()
-        assert self.extract.finish() == 0, f"seed {self.seed}: {self.extract.read_output()}"
-        assert self.load.finish() == 0, f"seed {self.seed}: {self.load.read_output()}"
+        assert self.extract.finish(END_TIMEOUT_S) == 0, (
+            f"seed {self.seed}: {self.extract.read_output()}"
+        )
+        while self.load.finish() and self._start_again():
+            pass
+        assert self.load.exit_code == 0, f"seed {self.seed}: {self.load.read_output()}"
         self.books.stop()
         self.check()
         differing = self.differences()
@@ -644,6 +670,7 @@ class LakeBank:
             "kills": self.kill_count,
             "batches read": self.books.read_count,
             "foreign": sum(self.foreign.values()),
+            "started again": self.refused_count,
         }
 
     def differences(self) -> list[str]:

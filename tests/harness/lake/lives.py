@@ -25,9 +25,10 @@ from typing import Any
 import psutil
 
 from penstock.load.session import Session
+from penstock.ports.target import AppliedByAnother
 
-END_TIMEOUT_S = 240.0
-_PRELOADED = ("harness.lake.lives", "penstock.control.run.load_process", "pyspark", "deltalake")
+END_TIMEOUT_S = 900.0
+_PRELOADED = ("harness.lake.lives", "penstock.control.run.load_process", "pyspark")
 _context = multiprocessing.get_context("forkserver")
 
 
@@ -121,6 +122,15 @@ class Life:
         """Return whether the fault it was started with has happened."""
         return any(self.once.iterdir())
 
+    @property
+    def is_refused(self) -> bool:
+        """Return whether it ended because another loader had moved the lake.
+
+        So does one whose JVM still carries out what a killed loader has told it.
+        """
+        code = f'"code": "{AppliedByAnother.code}"'
+        return self.exit_code == 1 and code in self.read_output(500)
+
     def signal(self, number: int) -> None:
         """Send a signal."""
         os.kill(self.pid, number)
@@ -136,11 +146,11 @@ class Life:
         assert self.exit_code is not None, f"the loader does not end: {self.read_output()}"
         return self.exit_code
 
-    def stop(self) -> int:
+    def stop(self, timeout_s: float = END_TIMEOUT_S) -> int:
         """Ask it to end (SIGTERM), and wait; return the exit code."""
         if self.running:
             self.signal(signal.SIGTERM)
-        return self.finish()
+        return self.finish(timeout_s)
 
     def read_output(self, size: int = 3000) -> str:
         """Return the end of the output of all lives."""
