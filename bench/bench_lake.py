@@ -17,17 +17,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.harness import describe_machine, tree_cpu_s
+from bench.harness import describe_machine
 from bench.lake_data import (
+    FORMATS,
     LOG_ID,
     NAMES,
     OPERATION,
@@ -40,12 +38,14 @@ from bench.lake_data import (
     make_rows,
     open_session,
 )
+from bench.lake_flow import bench_flow, bench_read, bench_sustained
+from bench.lake_meter import Reading, load_average, show
+from bench.lake_servers import bench_bulk, bench_fresh
 from harness.lake.applying import LakeRun
 from penstock.engines.lake.upkeep import DEFAULT_LIMITS, Limits
 from penstock.load.session import Session
 from penstock.model import TableName
 
-FORMATS = ("delta", "iceberg")
 SIZES = (1, 100, 5_000, 100_000, 1_000_000)
 REPEATS = {1: 8, 100: 8, 5_000: 8, 100_000: 2, 1_000_000: 1}
 """Number of batches of one reading: one join of small files is among eight."""
@@ -88,29 +88,6 @@ GOALS: Mapping[tuple[str, int], float] = {
 }
 
 
-@dataclass
-class Reading:
-    """CPU and wall seconds of a block, of this process and all below it."""
-
-    cpu_s: float = 0.0
-    wall_s: float = 0.0
-
-    @contextmanager
-    def measure(self) -> Iterator[None]:
-        """Measure the block."""
-        began, cpu_s = time.perf_counter(), tree_cpu_s(os.getpid())
-        yield
-        self.wall_s = time.perf_counter() - began
-        self.cpu_s = tree_cpu_s(os.getpid()) - cpu_s
-
-
-def show(part: str, **figures: object) -> None:
-    """Print a JSON line with the load average."""
-    rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}
-    load = round(os.getloadavg()[0], 1)
-    print(json.dumps({"bench": "lake", "part": part, **rounded, "load": load}), flush=True)
-
-
 @dataclass(frozen=True)
 class Shape:
     """Tables of a comparison: their number, and rows and files of each."""
@@ -130,7 +107,7 @@ class Pair:
         self.names = [f"t{number}" for number in range(shape.tables)]
         catalogue = lake.open(session)
         for name, schema in itertools.product(self.names, ("public", "merged")):
-            fill_table(lake, catalogue, TableName(schema, name), shape.rows, shape.files)
+            fill_table(catalogue, TableName(schema, name), shape.rows, shape.files)
             if schema == "merged" and lake.place is not None:
                 self._sql(
                     f"alter table {lake.sql_name(TableName(schema, name))} set tblproperties "
@@ -205,15 +182,23 @@ class Result:
 class Compared:
     """Comparison of penstock and MERGE on one set of tables."""
 
-    def __init__(self, part: str, session: Session, folder: Path, shape: Shape) -> None:
-        """Make both lakes."""
+    def __init__(
+        self,
+        part: str,
+        session: Session,
+        folder: Path,
+        shape: Shape,
+        formats: Sequence[str] = FORMATS,
+    ) -> None:
+        """Make the lakes."""
         self._part, self._shape, self._folder = part, shape, folder
+        self._formats = formats
         self.log = Log(folder / "log")
         self._keys = [Keys(shape.rows, seed=number) for number in range(shape.tables)]
         self._numbers = itertools.count()
         self.pairs = [
             Pair(make_lake(kind, folder / kind, session), session, self.log, shape)
-            for kind in FORMATS
+            for kind in formats
         ]
 
     def _make(self, changes: int) -> dict[str, Path]:
@@ -274,7 +259,7 @@ class Compared:
 
     def _print(self, changes: int, results: Mapping[tuple[str, str], Result]) -> None:
         shape = self._shape
-        for kind in FORMATS:
+        for kind in self._formats:
             ours, merge = results[kind, "penstock"], results[kind, "MERGE"]
             goal = GOALS.get((kind, changes))
             known = shape.tables == 1
@@ -286,7 +271,7 @@ class Compared:
                 f"ratio {min(merge.cpu_s) / max(min(ours.cpu_s), 1e-9):5.1f}"
                 f"{f' (goal {goal:g})' if goal else ''}; "
                 f"wall {min(ours.wall_s):.2f} and {min(merge.wall_s):.2f} s "
-                f"at load {os.getloadavg()[0]:.1f}",
+                f"at load {load_average()}",
                 flush=True,
             )
 
@@ -301,13 +286,12 @@ def _guess(value: float | None, known: bool) -> str:
     return f" (estimate {value:g})" if known and value is not None else ""
 
 
-def bench_batches(part: str, given: argparse.Namespace, shape: Shape, sizes: Sequence[int]) -> None:
+def bench_batches(
+    part: str, given: argparse.Namespace, session: Session, shape: Shape, sizes: Sequence[int]
+) -> None:
     """Compare batches of these sizes on one set of tables."""
-    with (
-        tempfile.TemporaryDirectory(prefix="penstock-bench-") as name,
-        open_session(Path(name) / "spark") as session,
-    ):
-        compared = Compared(part, session, Path(name), shape)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
+        compared = Compared(part, session, Path(name), shape, given.formats)
         # Java compiles what it has run often: both sides run some batches that do not count.
         print("warming up; the next figures do not count", flush=True)
         compared.run(20 * shape.tables, 1, given.warm)
@@ -317,47 +301,56 @@ def bench_batches(part: str, given: argparse.Namespace, shape: Shape, sizes: Seq
         compared.close()
 
 
-def bench_small(given: argparse.Namespace) -> None:
+def bench_small(given: argparse.Namespace, session: Session) -> None:
     """Compare batches of each size on one table of 10 files."""
-    sizes = given.sizes or (SIZES[:3] if given.quick else SIZES)
-    bench_batches("small", given, Shape(1, given.rows, 10), sizes)
+    sizes = given.sizes or (SIZES[:2] if given.quick else SIZES)
+    bench_batches("small", given, session, Shape(1, given.rows, 10), sizes)
 
 
-def bench_files(given: argparse.Namespace) -> None:
+def bench_files(given: argparse.Namespace, session: Session) -> None:
     """Compare batches on one table of 1,000 files, without upkeep."""
     files = 50 if given.quick else 1000
-    sizes = given.sizes or SIZES[:4]
-    if given.quick:
-        sizes = sizes[:2]
-    bench_batches("files", given, Shape(1, given.rows, files, NO_UPKEEP), sizes)
+    sizes = given.sizes or ((100,) if given.quick else SIZES[:4])
+    bench_batches("files", given, session, Shape(1, given.rows, files, NO_UPKEEP), sizes)
 
 
-def bench_tables(given: argparse.Namespace) -> None:
+def bench_tables(given: argparse.Namespace, session: Session) -> None:
     """Compare batches spread over 20 tables."""
     tables = 3 if given.quick else 20
     sizes = given.sizes or ((100,) if given.quick else (100, 5_000, 100_000))
-    bench_batches("tables", given, Shape(tables, given.rows // tables, 2), sizes)
+    bench_batches("tables", given, session, Shape(tables, given.rows // tables, 2), sizes)
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
+PARTS: dict[str, Callable[[argparse.Namespace, Session], None]] = {
     "small": bench_small,
     "files": bench_files,
     "tables": bench_tables,
+    "sustained": bench_sustained,
+    "read": bench_read,
+    "bulk": bench_bulk,
+    "fresh": bench_fresh,
+    "flow": bench_flow,
 }
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the flags."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--part", choices=[*PARTS, "all"], default="all")
+    parser.add_argument("--part", choices=PARTS, nargs="*", default=list(PARTS))
     parser.add_argument("--rows", type=int, default=ROWS, help="rows of a table")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", type=int, nargs="*", help="changes of a batch")
     parser.add_argument("--warm", type=int, default=20, help="batches that do not count")
+    parser.add_argument("--changes", type=int, default=4_500_000, help="of the part sustained")
+    parser.add_argument("--commits", type=int, default=20_000, help="of the part flow")
+    parser.add_argument("--seconds", type=int, default=60, help="of the part fresh")
+    parser.add_argument("--format", choices=FORMATS, help="one format alone")
     parser.add_argument("--quick", action="store_true", help="a trial run of some minutes")
     given = parser.parse_args(arguments)
     if given.quick:
         given.rows, given.rounds, given.warm = min(given.rows, 20_000), 1, 1
+        given.changes, given.commits, given.seconds = 60_000, 30, 8
+    given.formats = (given.format,) if given.format else FORMATS
     return given
 
 
@@ -365,9 +358,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the parts."""
     given = parse(arguments)
     print(json.dumps(describe_machine()), flush=True)
-    for name in PARTS if given.part == "all" else (given.part,):
-        print(f"-- {name}", flush=True)
-        PARTS[name](given)
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
+        open_session(Path(folder)) as session,
+    ):
+        for name in given.part:
+            print(f"-- {name}", flush=True)
+            PARTS[name](given, session)
 
 
 if __name__ == "__main__":

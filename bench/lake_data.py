@@ -31,6 +31,7 @@ from penstock.load.session import Session
 from penstock.log import Writer, WriterOptions
 from penstock.model import Column, FlushPoint, Identity, Op, Relation, Rows, Run, TableName
 
+FORMATS = ("delta", "iceberg")
 LOG_ID = "bench-log"
 RUN_ROWS = 50_000
 TRANSACTION_ROWS = 50
@@ -224,7 +225,7 @@ def make_lake(kind: str, folder: Path, session: Session) -> Lake:
     return Lake("iceberg", ICEBERG, place.url(3), folder, place)
 
 
-def fill_table(lake: Lake, catalogue: Catalogue, name: TableName, rows: int, files: int) -> None:
+def fill_table(catalogue: Catalogue, name: TableName, rows: int, files: int) -> None:
     """Create a table as the bulk load does, with so many rows in so many files, in key order."""
     shape = relation(name.name, name.schema)
     types = {one.name: map_lake_column(one, "postgresql").type for one in shape.columns}

@@ -95,6 +95,16 @@ def test_a_new_file_has_ids_and_physical_names(tmp_path: Path) -> None:
     assert [field.nullable for field in schema] == [False, True, True]
 
 
+def test_only_columns_with_repeated_values_get_a_dictionary(tmp_path: Path) -> None:
+    """Check the footer: dictionaries of distinct values would make a file slower and larger."""
+    columns = [LakeColumn(name=name, type="int64") for name in ("id", "kind.of", "none")]
+    with DataWriter(f"{tmp_path}/a.parquet", columns, {}) as writer:
+        writer.write([pa.array(range(50)), pa.array([7, 8] * 25), pa.nulls(50, pa.int64())])
+    group = pq.read_metadata(tmp_path / "a.parquet").row_group(0)
+    found = [group.column(place).has_dictionary_page for place in range(3)]
+    assert found[:2] == [False, True]
+
+
 def test_a_file_without_rows_does_not_exist(tmp_path: Path) -> None:
     """No file is left to remove."""
     with DataWriter(f"{tmp_path}/a.parquet", [ID], {}) as writer:

@@ -40,6 +40,9 @@ ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 64 * 2**20
 """Size of rows in memory at which a row group ends, if it has fewer rows than the other limit."""
 
+SAMPLED_ROWS = 1024
+"""Number of rows of a new file of which the values are compared with each other."""
+
 CACHE_BYTES_MAX = 64 * 2**20
 """Size of the footers and key columns that a worker keeps."""
 
@@ -169,6 +172,7 @@ class DataWriter:
         """Write the waiting rows as row groups."""
         if not self._waiting:
             return
+        table = pa.Table.from_batches(self._waiting, self._schema)
         if self._writer is None:
             self._sink = self._opened.enter_context(open_output(self._location, self._storage))
             self._writer = pq.ParquetWriter(
@@ -176,11 +180,11 @@ class DataWriter:
                 self._schema,
                 compression="zstd",
                 compression_level=1,
+                use_dictionary=_repeated_columns(table),
                 store_decimal_as_integer=True,
                 store_schema=False,
                 metadata_collector=self._footers,
             )
-        table = pa.Table.from_batches(self._waiting, self._schema)
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         self._waiting.clear()
         self._waiting_rows = self.waiting_bytes = 0
@@ -216,6 +220,20 @@ class DataWriter:
             split_offsets=_split_offsets(self._footers[0]),
             partition=self._partition,
         )
+
+
+def _repeated_columns(table: pa.Table) -> list[str]:
+    """Return the names of the columns whose values repeat.
+
+    A dictionary makes those smaller. It makes the others larger, and costs as much time as all the
+    rest of the writing.
+    """
+    sample = table.slice(0, SAMPLED_ROWS)
+    return [
+        name
+        for name, values in zip(sample.column_names, sample.columns, strict=True)
+        if pc.count_distinct(values).as_py() * 2 <= sample.num_rows
+    ]
 
 
 def _statistics(
