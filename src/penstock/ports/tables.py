@@ -5,7 +5,7 @@ Not here: the plan (`penstock.control.doctor.plan`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -145,6 +145,9 @@ class Planned(Protocol):
 
 
 PLAN_PART: PartName[Planned] = PartName("plan")
+PLAN_PROBLEMS_PART: PartName[
+    Callable[[str, Mapping[TableName, Mapping[str, str]], bool], Iterator[str]]
+] = PartName("plan_problems")
 PLAN_NOTES_PART: PartName[Callable[[str, Collection[str]], Iterator[str]]] = PartName("plan_notes")
 
 
@@ -156,6 +159,19 @@ def plan_notes(url: str, types: Collection[str]) -> list[str]:
     engine = engine_at(url)
     has_notes = PLAN_NOTES_PART in engine.parts
     return list(engine.part(PLAN_NOTES_PART)(url, types)) if has_notes else []
+
+
+def plan_problems(
+    url: str, tables: Mapping[TableName, Mapping[str, str]], *, whole: bool
+) -> list[str]:
+    """Return why a target cannot have the tables as the file says, one sentence each.
+
+    tables: for each source table the target's types by column. whole: they are all captured ones.
+    """
+    engine = engine_at(url)
+    if PLAN_PROBLEMS_PART not in engine.parts:
+        return []
+    return list(engine.part(PLAN_PROBLEMS_PART)(url, tables, whole))
 
 
 def planned_at(url: str) -> Planned:

@@ -17,6 +17,7 @@ from harness.pipelines.changes import Change, relation
 from harness.pipelines.loader import LogMaker
 from penstock.engines.lake.format import Catalogue, LakeColumn, LakeFormat
 from penstock.engines.lake.known_tables import encode_record
+from penstock.engines.lake.partitions import parse_term, resolve_terms
 from penstock.engines.lake.target import LakeEngine
 from penstock.engines.lake.upkeep import Limits
 from penstock.load.sql_target import StagedBatch, open_stager
@@ -160,11 +161,16 @@ class LakeRun:
 
 
 def create_table(
-    catalogue: Catalogue, shape: Relation, *, types: Mapping[str, str] | None = None
+    catalogue: Catalogue,
+    shape: Relation,
+    *,
+    types: Mapping[str, str] | None = None,
+    partition: Sequence[str] = (),
+    is_delta: bool = False,
 ) -> None:
     """Create a relation's table in a lake as the bulk load does, without rows.
 
-    types: the lake's types that differ from the neutral ones.
+    types: the lake's types that differ from the neutral ones. partition: terms of [target].
     """
     name = TableName(shape.schema, shape.name)
     columns = [
@@ -181,7 +187,14 @@ def create_table(
         source_id=shape.source_id,
         key=key_of(shape),
     )
-    catalogue.create(name, columns, key=key_of(shape), record=encode_record(record))
+    terms = [parse_term(text) for text in partition]
+    catalogue.create(
+        name,
+        columns,
+        key=key_of(shape),
+        record=encode_record(record),
+        partition=resolve_terms(terms, columns, name, is_delta=is_delta),
+    )
 
 
 @dataclass

@@ -27,7 +27,7 @@ from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.words import count_words
 from penstock.ports.config import Config
 from penstock.ports.registry import engine_at, same_types
-from penstock.ports.tables import plan_notes, planned_at
+from penstock.ports.tables import plan_notes, plan_problems, planned_at
 from penstock.sql.schema_translation import extras_of
 
 
@@ -225,6 +225,11 @@ def make_plan(config: Config, *, whole: bool = True) -> Plan:
         for definition in definitions
         for mappings in [map_table(definition, source, target, choices=choices)]
     ]
+    kinds = {
+        table.source: {column.name: column.mapping.target_type for column in table.columns}
+        for table in tables
+    }
+    found += plan_problems(config.target.url, kinds, whole=whole)
     return Plan(
         source=source,
         target=target,

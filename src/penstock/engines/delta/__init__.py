@@ -20,6 +20,7 @@ DESCRIPTOR = Descriptor(
         "tables": f"{_LAKE}.plan",
         "plan": f"{_LAKE}.plan",
         "plan_notes": f"{_LAKE}.plan:list_notes",
+        "plan_problems": f"{_LAKE}.plan:list_problems",
         "checks": f"{_LAKE}.checks",
         "verify": f"{_HERE}.parts:VERIFIER",
         "versions": f"{_HERE}.versions:open_versions",

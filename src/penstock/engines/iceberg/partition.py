@@ -20,6 +20,7 @@ from penstock.engines.lake.format import (
 )
 
 _TRANSFORM = re.compile(r"(\w+)(?:\[(\d+)\])?")
+_TRANSFORMS = frozenset(map(str, Transform))
 _FIRST_ID = 1000
 _SUFFIXES = {Transform.BUCKET: "_bucket", Transform.TRUNCATE: "_trunc"}
 _NUMBERS = (Transform.YEAR, Transform.MONTH, Transform.HOUR, Transform.BUCKET)
@@ -68,7 +69,7 @@ def fields_of(
     for one in spec["fields"]:
         parts = _TRANSFORM.fullmatch(one["transform"])
         source = by_id.get(one["source-id"])
-        if parts is None or parts[1] not in Transform or source is None:
+        if parts is None or parts[1] not in _TRANSFORMS or source is None:
             raise FeatureUnknown(
                 f"table {table} is partitioned by {one['transform']} of column "
                 f"{source.name if source else one['source-id']}, which penstock does not write",

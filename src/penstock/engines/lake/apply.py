@@ -34,6 +34,7 @@ from penstock.engines.lake.history import Histories, HistoryApply
 from penstock.engines.lake.history_shape import history_name
 from penstock.engines.lake.known_tables import encode_record
 from penstock.engines.lake.opened import OpenLake
+from penstock.engines.lake.partitions import same_fields
 from penstock.engines.lake.shape import (
     Planner,
     Shape,
@@ -390,11 +391,12 @@ class BatchApply:
 
     def _check_columns(self, work: TableWork) -> None:
         """Raise StagingChanged unless rows were staged with the columns that the table has now."""
-        if work.merge is None or work.plan is None:
+        if work.merge is None or work.plan is None or work.snapshot is None:
             return
         spec = self._specs[work.merge.staging]
         columns = columns_for(work.plan.shape, spec.relation)
-        if not same_columns(columns, spec.columns):
+        is_same = same_columns(columns, spec.columns)
+        if not is_same or not same_fields(spec.partition, work.snapshot.partition):
             raise StagingChanged(
                 f"rows of {work.name} were staged for other columns than the table has",
                 hint="penstock stages the batch again.",

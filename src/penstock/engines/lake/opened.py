@@ -64,6 +64,7 @@ class OpenLake:
 
     Attributes:
         storage: Settings of the object store.
+        partitions: By the source's name of a table the terms of [target] partition.
         state: State files.
         specs: By the stamp of a staged table the token of its batch, and the facts of its writers.
         histories: Histories of the tables; None if they have none.
@@ -104,6 +105,7 @@ class OpenLake:
         self.histories: Histories | None = None
         self.history_specs: dict[int, HistorySpec] = {}
         self.storage = parsed.s3
+        self.partitions = parsed.partition
         self.state = LakeState(Folder(parsed.state, parsed.s3))
         self.side_folder = f"{path_in(parsed.state)}/{SIDE_FOLDER}"
         if not parsed.is_local:

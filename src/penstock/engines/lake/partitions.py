@@ -29,6 +29,7 @@ ARGUMENT_MAX = 2**31 - 1
 FIELDS_MAX = 32
 
 _CALL = re.compile(r"\s*(\w+)\s*\((?:\s*(\d+)\s*,)?\s*(.+?)\s*\)\s*")
+_TRANSFORMS = frozenset(map(str, Transform))
 _WITH_ARGUMENT = (Transform.BUCKET, Transform.TRUNCATE)
 _TIMES = (Transform.YEAR, Transform.MONTH, Transform.DAY, Transform.HOUR)
 _MOMENTS = ("timestamp", "timestamptz")
@@ -67,7 +68,7 @@ def parse_term(text: str) -> Term:
             raise ValueError("must name columns")
         return Term(column=text.strip(), transform=Transform.IDENTITY)
     name, argument, column = call.groups()
-    if name not in Transform:
+    if name not in _TRANSFORMS:
         raise ValueError(
             f"has {name}, which is no transform; known are {', '.join(Transform)}, as in "
             "day(created_at) and bucket(16, id)"
@@ -136,7 +137,8 @@ def refuse_type(term: Term, kind: str, *, is_delta: bool = False) -> str:
     else:
         fits = kind not in ("float32", "float64")
         suited = "all types but floats"
-    return "" if fits else f"{term} is for {suited}, and {term.column} is {kind}"
+    shown = f"identity({term.column})" if transform is Transform.IDENTITY else str(term)
+    return "" if fits else f"{shown} is for {suited}, and {term.column} is {kind}"
 
 
 def find_problems(
@@ -172,9 +174,13 @@ def resolve_terms(
     )
 
 
-def find_field(fields: Iterable[PartitionField], column: str) -> PartitionField | None:
-    """Return a field of a column by its present name, or None."""
-    return next((one for one in fields if one.source.name == column), None)
+def same_fields(one: Sequence[PartitionField], other: Sequence[PartitionField]) -> bool:
+    """Return whether files partitioned by these fields are files of those."""
+    return [_facts(field) for field in one] == [_facts(field) for field in other]
+
+
+def _facts(field: PartitionField) -> tuple[int | str, Transform, int]:
+    return _identity(field.source), field.transform, field.argument
 
 
 # -- rows by partition -----------------------------------------------------------------------------

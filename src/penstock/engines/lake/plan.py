@@ -1,4 +1,4 @@
-"""Answers of a lake about itself for plans: the parts `tables`, `plan` and `plan_notes`.
+"""Answers of a lake about itself for plans: parts `tables`, `plan`, `plan_problems`, `plan_notes`.
 
 A lake is a target only, so there are no tables to capture. Not here: types
 (`codec/types/to_lake.py`).
@@ -6,11 +6,12 @@ A lake is a target only, so there are no tables to capture. Not here: types
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from penstock.codec.types import Engine, Server, feature_of
 from penstock.engines.lake.jars import DELTA_JARS
+from penstock.engines.lake.partitions import find_problems, show_terms
 from penstock.engines.lake.url import DELTA, parse_url
 from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
@@ -96,10 +97,26 @@ def problems_between(
     return []
 
 
+def list_problems(
+    url: str, tables: Mapping[TableName, Mapping[str, str]], whole: bool, /
+) -> Iterator[str]:
+    """Yield why tables cannot be partitioned as the file says; see `ports.tables.plan_problems`."""
+    lake = parse_url(url)
+    kinds = {str(name): columns for name, columns in tables.items()}
+    for name, terms in lake.partition.items():
+        if name in kinds:
+            for why in find_problems(terms, kinds[name], is_delta=lake.format == DELTA):
+                yield f"[target] partition of {name}: {why}"
+        elif whole:
+            yield f"[target] partition names {name}, which is not a captured table"
+
+
 def list_notes(url: str, types: Collection[str]) -> Iterator[str]:
     """Yield what readers of the lake must know, one sentence each. types: those of the columns."""
     lake = parse_url(url)
     yield "tables have no defaults, indexes, unique keys and foreign keys"
+    for name, terms in lake.partition.items():
+        yield f"{name} is partitioned by {show_terms(terms)}: filters on it skip files"
     if lake.format == DELTA:
         yield (
             "tables have the feature deletionVectors: delta-rs reads them with QueryBuilder, and "

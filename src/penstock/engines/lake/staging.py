@@ -11,9 +11,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 
-from penstock.engines.lake.format import WriterSpec
+import structlog
+
+from penstock.engines.lake.format import PartitionField, WriterSpec
 from penstock.engines.lake.history_writer import LakeHistoryWriter
 from penstock.engines.lake.opened import OpenLake
+from penstock.engines.lake.partitions import show_terms, terms_of
 from penstock.engines.lake.shape import Planner, Shape, columns_for
 from penstock.engines.lake.state import StagedState
 from penstock.engines.lake.writer import LakeWriter
@@ -28,6 +31,8 @@ from penstock.ports.target import (
     TableSync,
     TargetProgress,
 )
+
+logger = structlog.get_logger(__name__)
 
 faults.declare("lake.stage.recorded")
 
@@ -79,6 +84,7 @@ class LakeStaging(Staging):
         self._places: dict[int, StagedState] = {}
         self._stamps: dict[int, tuple[int, ...]] = {}
         self._shapes: dict[TableName, Shape] = {}
+        self._told: set[TableName] = set()
 
     def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
         return port.staging_name(merge_name, place=place, use=use, room=NAME_ROOM)
@@ -141,8 +147,24 @@ class LakeStaging(Staging):
             storage=lake.storage,
             overlaps=one.overlaps,
             is_emptied=one.is_emptied,
-            partition=lake.snapshot(one.target).partition,
+            partition=self._partition(one),
         )
+
+    def _partition(self, one: MergeTable) -> tuple[PartitionField, ...]:
+        """Return the fields by which a table is partitioned; warn once if the file says others."""
+        partition = self._lake.snapshot(one.target).partition
+        if one.target not in self._told:
+            self._told.add(one.target)
+            wanted = self._lake.partitions.get(str(one.source), ())
+            if terms_of(partition) != wanted:
+                logger.warning(
+                    "table keeps its partitions until it is copied again",
+                    table=str(one.source),
+                    partition=show_terms(terms_of(partition)) or "none",
+                    file=show_terms(wanted) or "none",
+                    hint=f"penstock table resync FILE {one.source}",
+                )
+        return partition
 
     def _plan(self, one: MergeTable, source_engine: str) -> Shape:
         """Return the shape that the table will have, of which an earlier batch may plan a part."""
