@@ -16,19 +16,18 @@ import pyarrow as pa
 from penstock.codec.lines import LineDialect
 from penstock.codec.types import LakeMapping, map_lake_column
 from penstock.codec.types.lake_values import ValueUnfit, convert_values
-from penstock.codec.types.mapping import LOSSES
 from penstock.engines.lake.chunk_records import ChunkRecord, ChunkRecords
 from penstock.engines.lake.format import LakeColumn, LakeUnreachable, NewFile, WriterSpec
 from penstock.engines.lake.parquet import DataWriter
 from penstock.engines.lake.partitioned_files import PartitionedWriter
 from penstock.engines.lake.progress import read_action
+from penstock.engines.lake.refusals import value_refused
 from penstock.engines.lake.storage import Folder
 from penstock.engines.lake.url import parse_url
 from penstock.host import faults
 from penstock.model import Column, Relation, TableName
 from penstock.ports.bulk import BulkReader, BulkWriter, ChunkStatus, ChunkTask, ShapedRows
 from penstock.ports.chunk_rows import read_rows
-from penstock.ports.target import ValueRefused
 
 faults.declare("lake.bulk.file")
 
@@ -197,20 +196,4 @@ def _convert_columns(
         try:
             yield convert_values(values, wanted.type, neutral=column.neutral, mapping=mapping)
         except ValueUnfit as error:
-            raise _make_refusal(error, column, wanted, table) from error
-
-
-def _make_refusal(
-    error: ValueUnfit, column: Column, wanted: LakeColumn, table: TableName
-) -> ValueRefused:
-    hint = "Leave the column out, or fix the values at the source."
-    if error.loss in LOSSES:
-        choices = " or ".join(f'"{error.loss}" = "{one}"' for one in LOSSES[error.loss].choices)
-        hint = f"Choose below [target.types]: {choices}; or fix the values at the source."
-    return ValueRefused(
-        f"column {column.name} of {table} ({column.source_type}) has {error.count} values that "
-        f"{wanted.type} in the lake cannot hold: {error}",
-        hint=hint,
-        table=str(table),
-        column=column.name,
-    )
+            raise value_refused(error, column, wanted, table) from error

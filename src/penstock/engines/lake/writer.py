@@ -24,8 +24,9 @@ from penstock.codec.types import LakeMapping, ValueUnfit, convert_values, map_la
 from penstock.engines.lake.format import LakeColumn, LakeRows, WriterSpec
 from penstock.engines.lake.keys import LakeLayout
 from penstock.engines.lake.partitioned_files import RowsWriter, open_rows_writer
+from penstock.engines.lake.refusals import value_refused
 from penstock.engines.lake.side_files import SideFile
-from penstock.ports.target import NEW, NetRows, StagingFailed, StagingWriter, ValueRefused
+from penstock.ports.target import NEW, NetRows, StagingFailed, StagingWriter
 
 Flags = npt.NDArray[np.bool_]
 
@@ -77,21 +78,7 @@ class Converter:
                 values, column.type, neutral=own.neutral, mapping=self._mappings[index]
             )
         except ValueUnfit as error:
-            table = self._spec.table
-            hint = f"Change the value at the source, or leave {table} out of [source] tables."
-            if error.loss:
-                hint = (
-                    f'Write "{table}.{own.name} {error.loss}" = "null" in [target.types], or '
-                    "another choice that `penstock plan FILE` shows; or change the value at the "
-                    "source."
-                )
-            raise ValueRefused(
-                f"column {own.name} of {table}: {error.count} values do not fit into the lake's "
-                f"type {column.type}: {error}",
-                hint=hint,
-                table=str(table),
-                column=own.name,
-            ) from error
+            raise value_refused(error, own, column, self._spec.table) from error
 
 
 @dataclass(frozen=True)
