@@ -80,12 +80,18 @@ DELTA_S3_JARS = (
         version="3.4.2",
         sha256="d2d24e6b715b5656b9d238bf13b6682a07e2004dd36aad74a73aeb854319f4d9",
     ),
-    # Hadoop's class loads it at its start. Of the version that S3_JARS has of Amazon's client.
+    # Parts of Amazon's client that Hadoop's classes load, and S3_JARS, of the same version, lacks.
     Jar(
         group="software.amazon.awssdk",
         artifact="s3-transfer-manager",
         version="2.54.17",
         sha256="7bef0ea4efd5e0860bab63e08317040951edb51b72a5be734284c28b8324ab87",
+    ),
+    Jar(
+        group="software.amazon.awssdk",
+        artifact="apache-client",
+        version="2.54.17",
+        sha256="0b00ae3d55c3d1213ca47b5651dc4c2a0080fc9b6192dde3d53c3da6c1811bcb",
     ),
 )
 S3_JARS = (
