@@ -6,19 +6,28 @@ of the log. Not here: the real formats (`test_history_formats.py`).
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from harness.lake.applying import LakeRun, Shop, create_table
 from harness.lake.fake_format import FakeCatalogue, FakeFormat, FakeStore
 from harness.lake.histories import check_changes, in_order, replay
 from harness.pipelines.changes import Change, relation
+from penstock.codec.types import lake_arrow_type
+from penstock.engines.lake.batches import BATCHES
+from penstock.engines.lake.format import Commit, LakeForeign, Mark
+from penstock.engines.lake.history import HistoryForeign
 from penstock.engines.lake.history_shape import history_name
+from penstock.engines.lake.parquet import DataWriter
 from penstock.host import faults
 from penstock.host.faults import FaultInjected
-from penstock.model import MarkerKind, PenstockError, TableName
+from penstock.model import Column, MarkerKind, PenstockError, Relation, TableName
 
 ORDERS = TableName("public", "orders")
 POINTS = (
@@ -187,11 +196,10 @@ class One:
         self.lake = lake
         self.log = lake.shop.log
         self.name = TableName("public", SHAPE.name)
-        self.version = 1
 
-    def write(self, *changes: Change, shape: object = SHAPE) -> None:
-        """Commit one transaction in a segment of its own, and apply it."""
-        self.log.transaction(*((shape, change) for change in changes))
+    def write(self, *changes: Change) -> None:
+        """Commit one transaction in a segment of its own."""
+        self.log.transaction(*((SHAPE, change) for change in changes))
         self.log.close_segment()
 
     def load(self) -> None:
@@ -290,3 +298,100 @@ def test_values_that_were_not_sent_are_found(lake: Lake) -> None:
         ("truncate", None, None, None),
     ]
     assert lake.store.rows(one.name) == []
+
+
+def test_a_table_that_was_copied_again_begins_again_in_its_history(lake: Lake) -> None:
+    """Replace a table's rows as the bulk load does, and go on with changes."""
+    one = One(lake)
+    create_table(FakeCatalogue(lake.store), SHAPE)
+    one.write(
+        Change(op="I", gsn=0, after=(1, 1, "one")), Change(op="I", gsn=0, after=(2, 1, "two"))
+    )
+    one.load()
+    table = FakeCatalogue(lake.store).find(one.name)
+    assert table is not None
+    rows = pa.table({"id": [2, 3], "a": [5, 6], "b": ["copied", "too"]})
+    location = f"{table.data_folder}/copied.parquet"
+    columns = table.snapshot().columns
+    with DataWriter(location, columns, {}) as writer:
+        writer.write(
+            [
+                rows.column(place).combine_chunks().cast(lake_arrow_type(column.type))
+                for place, column in enumerate(columns)
+            ]
+        )
+    table.commit(
+        Commit(
+            base_version=table.snapshot().version,
+            adds=writer.new_files,
+            removes_all=True,
+            mark=Mark(log_id="bulk/again"),
+            operation="copy",
+        )
+    )
+    one.write(Change(op="U", gsn=0, after=(3, 7, "too")))
+    one.load()
+    one.load()  # nothing is repeated
+    assert [tuple(row.values()) for row in one.rows()] == [
+        ("insert", 1, 1, "one"),
+        ("insert", 2, 1, "two"),
+        ("truncate", None, None, None),
+        ("read", 2, 5, "copied"),
+        ("read", 3, 6, "too"),
+        ("update", 3, 7, "too"),
+    ]
+    assert replay(lake.store.rows(history_name(one.name)), ["id"]) == [
+        (2, 5, "copied"),
+        (3, 7, "too"),
+    ]
+
+
+def test_a_history_keeps_what_its_table_loses(lake: Lake) -> None:
+    """Add, rename, widen, drop and retype columns."""
+    one = One(lake)
+
+    def shape(version: int, *columns: tuple[int, str, str, str]) -> Relation:
+        made = tuple(Column(id=i, name=n, source_type=s, neutral=k) for i, n, s, k in columns)
+        return replace(SHAPE, columns=made, source_id=7, version=version)
+
+    key = (1, "id", "bigint", "int64")
+    shapes = [
+        shape(1, key, (2, "a", "integer", "int32"), (3, "b", "text", "string")),
+        shape(2, key, (2, "a", "bigint", "int64"), (3, "b", "text", "string")),
+        shape(3, key, (2, "n", "bigint", "int64"), (3, "b", "text", "string")),
+        shape(4, key, (2, "n", "bigint", "int64"), (4, "c", "date", "date")),
+        shape(5, key, (2, "n", "bigint", "int64"), (5, "c", "text", "string")),
+    ]
+    create_table(FakeCatalogue(lake.store), shapes[0])
+    values = [(1, 1, "x"), (2, 2**40, "y"), (3, 3, "z"), (4, 4, date(2024, 2, 29)), (5, 5, "text")]
+    for after, version in zip(values, shapes, strict=True):
+        one.log.transaction((version, Change(op="I", gsn=0, after=after)))
+        if version.version in (2, 5):
+            one.log.close_segment()  # two changes of shape are in one batch
+    one.load()
+    found = one.rows()
+    assert [(row["id"], row["n"], row["b"], row["c"], row["c_string"]) for row in found] == [
+        (1, 1, "x", None, None),
+        (2, 2**40, "y", None, None),
+        (3, 3, "z", None, None),
+        (4, 4, None, date(2024, 2, 29), None),
+        (5, 5, None, None, "text"),
+    ]
+
+
+def test_another_table_of_that_name_is_refused(lake: Lake) -> None:
+    """Find a table of the user's where the history would be."""
+    name = history_name(ORDERS)
+    create_table(FakeCatalogue(lake.store), replace(SHAPE, name=name.name))
+    with pytest.raises(LakeForeign, match="has another table"):
+        lake.open()
+
+
+def test_a_history_of_another_log_is_refused(lake: Lake) -> None:
+    """Begin a new log on a lake whose histories have the changes of another one."""
+    lake.open().close()
+    lake.store.tables.pop(BATCHES)
+    shutil.rmtree(lake.store.root / BATCHES.schema)
+    with pytest.raises(HistoryForeign, match="another-log") as caught:
+        LakeRun(FakeFormat(lake.store), lake.url, lake.log, log_id="another-log")
+    assert "Rename or drop" in caught.value.hint

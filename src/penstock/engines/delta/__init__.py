@@ -12,7 +12,9 @@ DESCRIPTOR = Descriptor(
     name="delta",
     shown="Delta Lake",
     schemes={"delta+file": "delta", "delta+s3": "delta"},
-    options={"target": frozenset(("batchSeconds", "apply", "fileMegabytes", "partition"))},
+    options={
+        "target": frozenset(("batchSeconds", "apply", "fileMegabytes", "history", "partition"))
+    },
     example="delta+file:///data/lake",
     parts={
         "options": f"{_LAKE}.options",

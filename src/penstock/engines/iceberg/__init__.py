@@ -14,7 +14,7 @@ DESCRIPTOR = Descriptor(
     schemes={"iceberg": "iceberg"},
     options={
         "target": frozenset(
-            ("batchSeconds", "apply", "fileMegabytes", "formatVersion", "partition")
+            ("batchSeconds", "apply", "fileMegabytes", "formatVersion", "history", "partition")
         )
     },
     example="iceberg://CATALOG/NAMESPACE",
