@@ -36,6 +36,7 @@ from penstock.engines.lake.format import (
 from penstock.engines.lake.history_lookup import HistoryLookup, complete_changes
 from penstock.engines.lake.history_shape import (
     HEAD_COUNT,
+    TRUNCATE,
     HistoryRecord,
     HistoryShape,
     choose_sign,
@@ -60,7 +61,6 @@ from penstock.engines.lake.opened import OpenLake
 from penstock.engines.lake.parquet import DataWriter
 from penstock.engines.lake.shape import same_columns
 from penstock.host import faults
-from penstock.log.change_tables import TRUNCATE
 from penstock.model import Marker, PenstockError, Retry, TableName
 from penstock.ports.target import MergeBatch, StagingChanged, SyncState
 

@@ -18,11 +18,15 @@ import msgspec
 
 from penstock.engines.lake.format import Change, ChangeKind, LakeColumn, LakeTable, Snapshot
 from penstock.engines.lake.shape import apply_change
-from penstock.model import TableName
+from penstock.model import Op, TableName
 
 HISTORY_SUFFIX = "_history"
+OPERATIONS: Mapping[int, str] = {op: op.name.lower() for op in Op}
 READ = "read"
 """Operation of a row that its table had already when it was copied."""
+
+TRUNCATE = "truncate"
+"""Operation of a row after which the table is empty."""
 
 _HEAD = (
     ("gsn", "int64"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.engines.lake.format import WriterSpec
-from penstock.log.change_tables import bits
 from penstock.model import Op, Relation
 
 Ints = npt.NDArray[np.int64]
@@ -82,7 +82,7 @@ def find_unsent(spec: WriterSpec, frames: Iterable[pa.RecordBatch]) -> UnsentVal
             continue
         rows = np.flatnonzero(np.asarray(absent.is_valid()))
         for mask in set(absent.take(pa.array(rows)).to_pylist()):
-            columns.update(kept.intersection(bits(mask)))
+            columns.update(kept.intersection(_unsent_in(mask)))
         keys.update(_tuples(_keys(relation, frame)[1], rows))
     return UnsentValues(relation, sorted(columns), keys | moved) if columns else None
 
@@ -160,7 +160,7 @@ class UnsentValues:
         row = self._rows.pop(before, None)
         if row is None:
             row = _Row(number, dict.fromkeys(self._columns, FROM_TABLE))
-        unsent = set(self._columns).intersection(bits(mask)) if mask else set()
+        unsent = set(self._columns).intersection(_unsent_in(mask))
         row.sources = {
             column: row.sources[column] if column in unsent else number for column in every
         }
@@ -204,6 +204,13 @@ def _differ(old: list[pa.Array], new: list[pa.Array]) -> pa.Array:
 def _tuples(columns: list[pa.Array], places: Ints) -> list[Key]:
     chosen = [column.take(pa.array(places)).to_pylist() for column in columns]
     return list(zip(*chosen, strict=True))
+
+
+@lru_cache(maxsize=1024)
+def _unsent_in(bitmap: bytes | None) -> frozenset[int]:
+    """Return the numbers of the columns that a change lacks."""
+    flags = np.unpackbits(np.frombuffer(bitmap or b"", np.uint8), bitorder="little")
+    return frozenset(np.flatnonzero(flags).tolist())
 
 
 def _bitmap(columns: Iterable[int], count: int) -> bytes:

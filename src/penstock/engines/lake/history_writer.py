@@ -22,13 +22,12 @@ import pyarrow.compute as pc
 from penstock.codec.columns import cast_exactly
 from penstock.codec.types import lake_arrow_type
 from penstock.engines.lake.format import LakeColumn, LakeUnreachable, LiveFile, NewFile, WriterSpec
-from penstock.engines.lake.history_shape import HEAD_COUNT, READ
+from penstock.engines.lake.history_shape import HEAD_COUNT, OPERATIONS, READ
 from penstock.engines.lake.history_values import Patch, UnsentValues, find_unsent
 from penstock.engines.lake.parquet import DataWriter
 from penstock.engines.lake.rows import read_rows
 from penstock.engines.lake.side_files import SideFile
 from penstock.engines.lake.writer import BITMAP, Converter, key_field, row_field
-from penstock.log.change_tables import OPERATIONS
 from penstock.model import Op, PenstockError
 from penstock.ports.target import HistoryWriter, StagedRows, StagingFailed
 
