@@ -1,7 +1,8 @@
-"""Histories in lakes of the real formats, with Spark: failures, foreign maintenance, other readers.
+"""Histories in lakes of the real formats: failures, foreign maintenance, readers of other makes.
 
 Each batch's versions are replayed: the history of a table leads to the table. Delta is read by
-delta-rs, Iceberg by pyiceberg. Not here: each step's failures (`test_history_core.py`).
+delta-rs, Iceberg by pyiceberg. The tasks of jobs run in this process, beside a JVM of the test's
+own. Not here: each step's failures (`test_history_core.py`), Spark (`test_lake_history.py`).
 """
 
 from __future__ import annotations
@@ -10,23 +11,33 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable as RustTable
+from deltalake import QueryBuilder
+from pyiceberg.table import StaticTable
 
 from harness.lake.applying import LakeRun, Shop, content_of, create_table
 from harness.lake.histories import check_changes, in_order, replay
-from harness.lake.sides import FORMATS, Side, make_side
-from harness.lake.spark import lake_session
+from harness.lake.iceberg import hadoop_place
 from harness.pipelines.changes import Change, relation
 from harness.pipelines.loader import LogMaker
+from penstock.engines.delta.catalogue import FORMAT as DELTA
+from penstock.engines.iceberg.catalogue import FORMAT as ICEBERG
+from penstock.engines.iceberg.table import IcebergTable
 from penstock.engines.lake.batches import BATCHES
+from penstock.engines.lake.format import Catalogue, LakeFormat
 from penstock.engines.lake.history_shape import history_name
+from penstock.engines.lake.own_java import OwnJava, open_java
 from penstock.host import faults
 from penstock.host.faults import FaultInjected
-from penstock.load.session import Session
 from penstock.model import Column, Relation, TableName
-from plugins.shared import SharedSpark
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "lake.md"
 ROUNDS = 6
 POINTS = (
     "lake.history.before",
@@ -39,37 +50,69 @@ POINTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def session(
-    shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Session]:
-    """Session with the classes of both formats."""
-    shared_spark.close()
-    with lake_session(tmp_path_factory.mktemp("spark"), master="local[2]") as running:
-        yield running
+class Lake:
+    """Lake of one format with histories, a JVM, and a reader of another make."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        """Keep the place."""
+        self.is_delta = kind == "delta"
+        self.folder = folder
+        self.format: LakeFormat = DELTA if self.is_delta else ICEBERG
+        if self.is_delta:
+            self.url = f"delta+file://{folder}?history=true"
+        else:
+            self.url = f"{hadoop_place(folder).url(int(kind[-1]))}&history=true"
+        self.java: OwnJava | None = None
+
+    def catalogue(self) -> Catalogue:
+        """Return the catalogue, as another process opens it."""
+        assert self.java is not None
+        return self.format.open(self.url, self.java, {})
+
+    def connect(self, log: Path) -> LakeRun:
+        """Return a new loader."""
+        return LakeRun(self.format, self.url, log, jobs=self.java)
+
+    def read(self, name: TableName, version: int | None = None) -> list[dict[str, Any]]:
+        """Return the rows of a table, in its newest or another version."""
+        found: list[dict[str, Any]] = self._read(name, version).to_pylist()
+        return found
+
+    def _read(self, name: TableName, version: int | None) -> pa.Table:
+        if self.is_delta:
+            table = RustTable(self.folder / name.schema / name.name, version=version)
+            builder = QueryBuilder().register("t", table)
+            return pa.table(builder.execute("select * from t").read_all())
+        found = cast(IcebergTable, self.catalogue().find(name))
+        metadata = StaticTable.from_metadata(found.metadata_location())
+        return metadata.scan(snapshot_id=version).to_arrow()
+
+    def disturb(self, name: TableName) -> None:
+        """Rewrite a table's files, as another program's maintenance does."""
+        if self.is_delta and self.java is not None:
+            path = self.folder / name.schema / name.name
+            self.java.spark.sql(f"optimize delta.`{path}`").collect()
 
 
-@pytest.fixture(params=FORMATS)
-def side(request: pytest.FixtureRequest, session: Session, tmp_path: Path) -> Side:
-    """Return a lake of each format, with histories."""
-    side = make_side(request.param, session, tmp_path / "lake")
-    side.url += "&history=true" if "?" in side.url else "?history=true"
-    return side
+@pytest.fixture(params=["delta", "iceberg v3", "iceberg v2"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
+    """Yield a lake of each format, with histories."""
+    lake = Lake(request.param, tmp_path / "lake")
+    with open_java(lake.url) as java:
+        lake.java = java
+        yield lake
 
 
-def test_histories_lead_to_their_tables(side: Side, tmp_path: Path) -> None:
+def test_histories_lead_to_their_tables(lake: Lake, tmp_path: Path) -> None:
     """Fail at random steps, rewrite histories as another program, and replay each batch."""
     log = tmp_path / "log"
     log.mkdir()
     shop = Shop(log, seed=5)
     for table in shop.tables:
-        create_table(side.catalogue(), table.shape)
+        create_table(lake.catalogue(), table.shape)
     choose, failed = shop.random, 0
 
-    def connect() -> LakeRun:
-        return LakeRun(side.table_format, side.url, log, jobs=side.session)
-
-    run = connect()
+    run = lake.connect(log)
     for number in range(ROUNDS):
         shop.write(choose.randint(2, 6), per_segment=3)
         point, nth = choose.choice(POINTS), choose.randint(1, 3)
@@ -79,34 +122,52 @@ def test_histories_lead_to_their_tables(side: Side, tmp_path: Path) -> None:
         except FaultInjected:
             failed += 1
             choose.choice([run.fail, run.kill])()
-            run = connect()
+            run = lake.connect(log)
         if number % 3 == 1:
-            side.disturb(history_name(choose.choice(shop.tables).name))
+            lake.disturb(history_name(choose.choice(shop.tables).name))
     run.run()
     run.close()
     shop.log.writer.close()
     keys = {}
     for table in shop.tables:
-        rows = side.read(history_name(table.name)).to_pylist()
+        rows = lake.read(history_name(table.name))
         key = keys[table.name] = [table.shape.columns[index].name for index in table.shape.key]
         assert replay(rows, key) == table.content, table.name
-        assert content_of(side.read(table.name).to_pylist()) == table.content, table.name
+        assert content_of(lake.read(table.name)) == table.content, table.name
         check_changes(rows, log, table.shape)
     checked = 0
-    for row in side.read(BATCHES).to_pylist():
+    for row in lake.read(BATCHES):
         versions = json.loads(row["versions"] or "{}")
         for name, key in keys.items():
             version = versions.get(str(history_name(name)))
             if version is not None:
-                rows = side.read(history_name(name), version).to_pylist()
+                rows = lake.read(history_name(name), version)
                 found = replay(rows, key)
                 assert found == shop.states[int(row["position"])][name], (row["gsn"], name)
                 checked += 1
     assert checked >= len(shop.tables)
     assert failed
+    if lake.is_delta:
+        check_documented_query(lake, shop)
 
 
-def test_a_history_keeps_what_its_table_loses(side: Side, tmp_path: Path) -> None:
+def check_documented_query(lake: Lake, shop: Shop) -> None:
+    """Run the query of docs/lake.md: versions that are valid still are the table."""
+    text = DOCUMENT.read_text()
+    query = text.partition("```sql\nselect id, name, price, _commit_time")[2].partition("```")[0]
+    assert "orders_history" in query
+    path = lake.folder / "public" / "orders_history"
+    builder = QueryBuilder().register("orders_history", RustTable(path))
+    asked = "select id, a, b, big, _commit_time" + query
+    rows = pa.table(builder.execute(asked).read_all()).to_pylist()
+    valid = [row for row in rows if row["valid_to"] is None]
+    assert content_of([{k: row[k] for k in ("id", "a", "b", "big")} for row in valid]) == (
+        shop.tables[0].content
+    )
+    assert all(row["valid_to"] is None or row["valid_to"] >= row["valid_from"] for row in rows)
+
+
+def test_a_history_keeps_what_its_table_loses(lake: Lake, tmp_path: Path) -> None:
     """Add, rename, drop and retype columns; leave values out of updates."""
     first = relation(("id", "bigint", "int64"), ("a", "integer", "int32"), ("b", "text", "string"))
 
@@ -121,11 +182,11 @@ def test_a_history_keeps_what_its_table_loses(side: Side, tmp_path: Path) -> Non
         shape(3, key, (2, "n", "integer", "int32"), (4, "c", "date", "date")),
         shape(4, key, (2, "n", "integer", "int32"), (5, "c", "text", "string")),
     ]
-    create_table(side.catalogue(), shapes[0])
+    create_table(lake.catalogue(), shapes[0])
     directory = tmp_path / "log"
     directory.mkdir()
     log = LogMaker(directory)
-    run = LakeRun(side.table_format, side.url, directory, jobs=side.session)
+    run = lake.connect(directory)
     inserts = [(1, 1, "x"), (2, 2, "y"), (3, 3, None), (4, 4, "text")]
     for number, (after, version) in enumerate(zip(inserts, shapes, strict=True)):
         update = Change(op="U", gsn=0, after=(1, 9, None), absent=frozenset([2]))
@@ -137,7 +198,7 @@ def test_a_history_keeps_what_its_table_loses(side: Side, tmp_path: Path) -> Non
     run.close()
     log.writer.close()
     name = history_name(TableName("public", first.name))
-    found = in_order(side.read(name).to_pylist())
+    found = in_order(lake.read(name))
     told = [(r["_op"], r["id"], r["n"], r["b"], r["c"], r["c_string"]) for r in found]
     assert told == [
         ("insert", 1, 1, "x", None, None),
