@@ -48,6 +48,7 @@ from penstock.load.spark_properties import (
     add_needed,
     find_refused,
     properties,
+    with_jars,
 )
 from penstock.model import PenstockError, Retry
 from penstock.ports.config import Config, is_local_master
@@ -190,6 +191,8 @@ def session_options(config: Config) -> SessionOptions:
     """
     work = config.change_loader.work_directory
     needed = spark_needs(config.target.url) if config.has_target else {}
+    if not config.spark.is_local:
+        needed = with_jars(needed)
     return SessionOptions(
         master=config.spark.master,
         name=f"penstock {config.pipeline.name}",

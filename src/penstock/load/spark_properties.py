@@ -26,6 +26,7 @@ CLUSTER_FAILURES_MAX = 4
 # minutes: it is given up when the servers end the sessions of a machine that has vanished.
 EXECUTOR_SILENT_S = 40
 EXECUTOR_LOOK_S = 5
+CLASS_PATH, JARS = "spark.driver.extraClassPath", "spark.jars"
 SILENCE = "spark.storage.blockManagerHeartbeatTimeoutMs"
 
 _LOG4J = """\
@@ -132,10 +133,20 @@ def properties(
 # Lists, in which the user's entries come first.
 _LISTS: Mapping[str, str] = MappingProxyType(
     {
-        "spark.driver.extraClassPath": os.pathsep,
+        CLASS_PATH: os.pathsep,
+        JARS: ",",
         "spark.sql.extensions": ",",
     }
 )
+
+
+def with_jars(needed: Mapping[str, str]) -> dict[str, str]:
+    """Return an engine's properties with one by which Spark sends its jars to executors.
+
+    Executors below the driver have its class path.
+    """
+    jars = needed.get(CLASS_PATH)
+    return {**needed, JARS: ",".join(jars.split(os.pathsep))} if jars else dict(needed)
 
 
 def add_needed(given: Mapping[str, str], needed: Mapping[str, str]) -> dict[str, str]:
