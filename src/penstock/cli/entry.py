@@ -16,6 +16,7 @@ from penstock.cli.begin import cluster_archive, copy, init
 from penstock.cli.consumers import consumers, delete_lost_segment_links
 from penstock.cli.engine_commands import WithEngines
 from penstock.cli.flexcdc import flexcdc
+from penstock.cli.lake import lake
 from penstock.cli.log import log
 from penstock.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, show_error
 from penstock.cli.reports import doctor, lag, plan, status, verify
@@ -76,6 +77,7 @@ for command in (
         copy,
         web,
         demo,
+        lake,
         log,
         flexcdc,
         cluster_archive,

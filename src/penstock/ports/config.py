@@ -115,7 +115,7 @@ class Apply(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSection:
-    """[target]. The last six are for lakes.
+    """[target]. All from batch_seconds on are for lakes.
 
     Attributes:
         map: Source namespace to target namespace; others keep their name.
@@ -125,6 +125,9 @@ class TargetSection:
         apply: How batches are applied.
         format_version: Iceberg's format of new tables.
         file_megabytes: Greatest size of files that the bulk load writes.
+        version_hours: Time for which earlier versions of tables can be read.
+        tag_minutes: Shortest time between two tags of all Iceberg tables; None: there are none.
+        vacuum_hours: Delta Lake's age at which removed files are deleted.
         history: Beside each table another one has all of its changes.
         partition: By the source's name of a table one or more terms by which it is partitioned.
     """
@@ -136,6 +139,9 @@ class TargetSection:
     apply: Apply = Apply.POSITION
     format_version: int | None = None
     file_megabytes: int | None = None
+    version_hours: float | None = None
+    tag_minutes: float | None = None
+    vacuum_hours: float | None = None
     history: bool = False
     partition: dict[str, str | list[str]] = field(default_factory=dict)
 

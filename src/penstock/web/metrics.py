@@ -351,6 +351,7 @@ class _Readings(Collector):
         yield from _latencies(self._readings)
         yield from _bulk(known)
         yield from _changes(known)
+        yield from _lake(known)
         yield from consumer_metrics(self._readings)
         yield from spark_metrics([(n, r.spark) for n, r in self._readings if r.spark is not None])
         yield from merge_metrics([(n, s.merge.facts) for n, _, s in known if s.merge is not None])
@@ -503,6 +504,26 @@ def _bulk(known: Known) -> Iterator[Metric]:
         if reading.bulk.eta_s is not None:
             left.add_metric([name], reading.bulk.eta_s)
     yield from (rows, rows_all, size, size_all, chunks, chunks_all, left)
+
+
+def _lake(known: Known) -> Iterator[Metric]:
+    files = _gauge("lake_files", "Live data files of a table in a lake.", "table")
+    rows = _gauge("lake_rows", "Rows of the table, without deleted ones.", "table")
+    dead = _gauge("lake_dead_rows", "Deleted rows in live files.", "table")
+    size = _gauge("lake_size_bytes", "Size of the live data files.", "table")
+    versions = _gauge("lake_versions", "Versions of the table that can be read.", "table")
+    missing = _counter(
+        "lake_missing_rows", "Rows that the log changed and the table lacked.", "table"
+    )
+    for name, _, status in known:
+        for table, facts in sorted(status.target.lake.items()):
+            files.add_metric([name, table], facts.files)
+            rows.add_metric([name, table], facts.rows - facts.dead_rows)
+            dead.add_metric([name, table], facts.dead_rows)
+            size.add_metric([name, table], facts.size_bytes)
+            versions.add_metric([name, table], facts.versions)
+            missing.add_metric([name, table], facts.missing)
+    yield from (files, rows, dead, size, versions, missing)
 
 
 def _changes(known: Known) -> Iterator[Metric]:

@@ -48,6 +48,7 @@ REGIONS = (
     "positions",
     "spark",
     "tables",
+    "lake",
     "consumers",
     "errors",
     "doctor-controls",

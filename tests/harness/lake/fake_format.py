@@ -20,6 +20,8 @@ from penstock.engines.lake.format import (
     Commit,
     CommitRefused,
     DeleteForm,
+    Expired,
+    Expiry,
     LakeColumn,
     LakeFormat,
     LakeTable,
@@ -45,6 +47,7 @@ class FakeData:
     folder: Path
     versions: list[Snapshot] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)
+    expired: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -70,6 +73,7 @@ class FakeStore:
         """Return the rows of a version of a table, as readers see them."""
         versions = self.tables[name].versions
         snapshot = versions[-1] if version is None else versions[version]
+        assert snapshot.version not in self.tables[name].expired, (name, version)
         assert version is None or snapshot.version == version
         return [
             row
@@ -160,6 +164,23 @@ class FakeTable(LakeTable):
             },
             partition=file.partition,
         )
+
+    @property
+    def version_count(self) -> int:
+        data = self._store.tables[self.name]
+        return len(data.versions) - len(data.expired)
+
+    def expire(self, expiry: Expiry) -> Expired:
+        """Remove the versions before the oldest that is kept; the newest ones stay.
+
+        Versions have no times here: all that need not be kept are old enough.
+        """
+        with self._store.lock:
+            data = self._store.tables[self.name]
+            floor = min([len(data.versions) - 1, *expiry.keeps])
+            gone = set(range(floor)) - data.expired
+            data.expired |= gone
+            return Expired(version_count=len(gone))
 
     def refuse_change(self, change: Change, snapshot: Snapshot) -> str:
         if change.kind is not ChangeKind.WIDEN:

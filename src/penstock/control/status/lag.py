@@ -25,8 +25,10 @@ from penstock.model import TableName
 from penstock.ports.config import Config
 from penstock.ports.handover import log_begin
 from penstock.ports.lag import LogEnd, SourceState, open_source
+from penstock.ports.lake import FACTS_PART, TableFacts
 from penstock.ports.positions import PlainPositions, Positions, positions_of
 from penstock.ports.progress import ProgressRow, TargetReader, open_target_reader
+from penstock.ports.registry import engine_at
 from penstock.ports.target import Applied, TableSync
 
 
@@ -35,7 +37,7 @@ class TargetState:
     """State of the target.
 
     unknown: the target could not be asked so far, so the other fields mean nothing. present: it has
-    our tables.
+    our tables. lake: facts of a lake's tables by their names, as the loader has written them.
     """
 
     unknown: bool = False
@@ -47,6 +49,7 @@ class TargetState:
     loaded: tuple[ProgressRow, ...] = ()
     bulk: BulkProgress | None = None
     table_syncs: Mapping[TableName, TableSync] = field(default_factory=dict)
+    lake: Mapping[str, TableFacts] = field(default_factory=dict)
 
 
 def read_target_state(reader: TargetReader, config: Config) -> TargetState:
@@ -63,7 +66,13 @@ def read_target_state(reader: TargetReader, config: Config) -> TargetState:
         loaded=tuple(reader.newest("CL")),
         bulk=_bulk(reader, config, action) if bulk else None,
         table_syncs=reader.table_syncs(),
+        lake=_lake(config),
     )
+
+
+def _lake(config: Config) -> Mapping[str, TableFacts]:
+    engine = engine_at(config.target.url)
+    return engine.part(FACTS_PART)(config.target.url) if FACTS_PART in engine.parts else {}
 
 
 def _bulk(reader: TargetReader, config: Config, action: str) -> BulkProgress | None:

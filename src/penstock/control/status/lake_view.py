@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.control.status.log_view import Moment, to_microseconds
 from penstock.model import PenstockError, TableName
 from penstock.ports.config import OPTIONS_PART, TARGET_OPTIONS_PART, TargetSection
-from penstock.ports.lake import VERSIONS_PART, VersionReader
+from penstock.ports.lake import VERSIONS_PART, NotALake, VersionReader
 from penstock.ports.registry import engine_at
 
 if TYPE_CHECKING:
@@ -25,22 +25,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class NotALake(PenstockError):
-    """A target keeps no versions of its tables."""
-
-    code = "LK43"
-
-
 class NoCommit(PenstockError):
     """The table of batches has no row that names the versions of all tables."""
 
-    code = "LK44"
+    code = "LK64"
 
 
 class TableNotInCommit(PenstockError):
     """A commit names no version of a table."""
 
-    code = "LK45"
+    code = "LK65"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

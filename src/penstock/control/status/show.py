@@ -40,6 +40,7 @@ from penstock.control.verify.verify import VerifyResult
 from penstock.log.reader import LogFinding
 from penstock.model.words import count_words
 from penstock.ports.checks import Finding, Severity
+from penstock.ports.lake import TableFacts
 from penstock.ports.positions import Positions
 
 SEVERITY_STYLES = {
@@ -144,6 +145,8 @@ def show_status(status: Status, out: Console | None = None) -> None:
         out.print(f"bulk load done: {count_words(bulk.rows_done, 'row')}, {tables}")
     elif bulk is not None:
         out.print(bulk_table(bulk, out.width))
+    if status.target.lake:
+        show_lake(status.target.lake, out)
     if status.merge is not None:
         for text, is_trouble in status.merge.lines(status.read_us):
             out.print(Text(text, style="yellow" if is_trouble else ""))
@@ -228,6 +231,30 @@ def show_tables(lines: Sequence[TableLine], out: Console | None = None) -> None:
         if line.error:
             out.print(Text(f"{line.table}: {line.code} {line.error}", style="red"))
             out.print(Text(f"        > {line.hint}"))
+
+
+def show_lake(tables: Mapping[str, TableFacts], out: Console | None = None) -> None:
+    """Print the tables of a lake: files, rows, size, versions."""
+    out = out or console()
+    if not tables:
+        out.print("the lake has no table yet: `penstock run` creates them")
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("lake", overflow="fold")
+    for title in ("files", "rows", "dead rows", "size", "versions", "gsn", "missing"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for name, facts in sorted(tables.items()):
+        table.add_row(
+            name,
+            human_count(facts.files),
+            human_count(facts.rows - facts.dead_rows),
+            human_count(facts.dead_rows),
+            human_bytes(facts.size_bytes),
+            human_count(facts.versions),
+            str(facts.gsn),
+            human_count(facts.missing) if facts.missing else "",
+        )
+    out.print(table)
 
 
 def show_consumers(lines: Sequence[ConsumerLine], out: Console | None = None) -> None:

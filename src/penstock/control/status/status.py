@@ -36,6 +36,7 @@ from penstock.control.pipeline.servers import base_place
 from penstock.control.status.consumer_list import ConsumerLine, consumer_lines
 from penstock.control.status.lag import Lag, TargetState, assess_lag, read_target_state
 from penstock.control.status.serve_status import ServeSeen, read_serve
+from penstock.control.tables.lake_upkeep import facts_dict
 from penstock.control.tables.table_list import LEFT_OUT, TableLine, lines_from
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, FileMissing
@@ -324,6 +325,7 @@ class Status:
             "tried_again": [one.as_dict() for one in self.retries],
             "waits_for": self.waits.as_dict() if self.waits is not None else None,
             "target_read_at": utc_text(self.target_read_us) if self.target_read_us else None,
+            **({"lake": facts_dict(self.target.lake)} if self.target.lake else {}),
             **({"merge": dict(self.merge.facts)} if self.merge is not None else {}),
             **({"base": self.base.as_dict()} if self.base is not None else {}),
             **self._readers_dict(),

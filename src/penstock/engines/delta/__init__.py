@@ -13,7 +13,17 @@ DESCRIPTOR = Descriptor(
     shown="Delta Lake",
     schemes={"delta+file": "delta", "delta+s3": "delta"},
     options={
-        "target": frozenset(("batchSeconds", "apply", "fileMegabytes", "history", "partition"))
+        "target": frozenset(
+            (
+                "batchSeconds",
+                "apply",
+                "fileMegabytes",
+                "history",
+                "vacuumHours",
+                "versionHours",
+                "partition",
+            )
+        )
     },
     example="delta+file:///data/lake",
     parts={
@@ -26,6 +36,8 @@ DESCRIPTOR = Descriptor(
         "checks": f"{_LAKE}.checks",
         "verify": f"{_HERE}.parts:VERIFIER",
         "versions": f"{_HERE}.versions:open_versions",
+        "upkeep": f"{_HERE}.parts:UPKEEP",
+        "table_facts": f"{_LAKE}.progress:read_table_facts",
         "repair": f"{_HERE}.parts:REPAIR",
         "demo_lake": f"{_HERE}.demo:DEMO_LAKE",
         "target": f"{_HERE}.parts:make_target",

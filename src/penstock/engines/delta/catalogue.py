@@ -23,7 +23,7 @@ from penstock.engines.lake.format import (
 )
 from penstock.engines.lake.java import typed_errors
 from penstock.engines.lake.storage import file_system, is_local, path_in
-from penstock.engines.lake.url import parse_url
+from penstock.engines.lake.url import VACUUM_HOURS_DEFAULT, parse_url
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import TableName
 from penstock.ports.jobs import Jobs
@@ -35,16 +35,24 @@ class DeltaCatalogue(Catalogue):
     """Tables below one folder."""
 
     def __init__(
-        self, root: str, jobs: Jobs, storage: Mapping[str, str], *, clock: Clock = REAL_CLOCK
+        self,
+        root: str,
+        jobs: Jobs,
+        storage: Mapping[str, str],
+        *,
+        retention_hours: float = VACUUM_HOURS_DEFAULT,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
         """Create the folder if it is missing. Raises LakeUnreachable, LakeFailed.
 
-        storage: settings of the object store, for files that other writers added.
+        storage: settings of the object store, for files that are read and removed without Java.
+        retention_hours: how long new tables remember their removed files.
         """
         self.root = root
         self._jobs = jobs
         self._storage = storage
         self._clock = clock
+        self._retention_hours = retention_hours
         self._tables: dict[TableName, DeltaTable] = {}
         with typed_errors(f"create the folder {root}"):
             self._files().mkdirs(self._path(root))
@@ -101,6 +109,7 @@ class DeltaCatalogue(Catalogue):
             key=key,
             record=record,
             partition=[field.source.name for field in partition],
+            retention_hours=self._retention_hours,
         )
         protocol = new_protocol(metadata)
         after = State(folder=folder, version=0, metadata=metadata, protocol=protocol)
@@ -112,7 +121,9 @@ class DeltaCatalogue(Catalogue):
         return self._keep(name, folder, log)
 
     def _keep(self, name: TableName, folder: str, log: DeltaLog) -> DeltaTable:
-        table = DeltaTable(name, folder, log, self._count_rows, clock=self._clock)
+        table = DeltaTable(
+            name, folder, log, self._count_rows, storage=self._storage, clock=self._clock
+        )
         return self._tables.setdefault(name, table)
 
     def drop(self, name: TableName) -> None:
@@ -151,9 +162,9 @@ class DeltaFormat(LakeFormat):
         """Open the lake at a URL such as `delta+file:///data/lake`. options: there are none."""
         del options
         lake = parse_url(url)
-        return DeltaCatalogue(
-            path_in(lake.root) if is_local(lake.root) else lake.root, jobs, lake.s3
-        )
+        root = path_in(lake.root) if is_local(lake.root) else lake.root
+        hours = max(lake.vacuum_hours, lake.version_hours)
+        return DeltaCatalogue(root, jobs, lake.s3, retention_hours=hours)
 
 
 FORMAT = DeltaFormat()

@@ -85,6 +85,18 @@ class DeltaLog:
         rows = snapshot.stateDS().toDF().where("remove IS NULL").toJSON().collectAsList()
         return int(snapshot.version()), join_texts(self._jvm, rows)
 
+    def tombstones(self, since_ms: int) -> tuple[str, int]:
+        """Return the files that were removed since a time, by a Spark job, and the limit of that.
+
+        The limit is the age in milliseconds above which Delta forgets removed files, by the table's
+        property `delta.deletedFileRetentionDuration`. The texts are actions as JSON.
+        """
+        snapshot = self._log.update(False, self._none, self._none)
+        kept_ms = int(self._delta.DeltaLog.tombstoneRetentionMillis(snapshot.metadata()))
+        where = f"remove IS NOT NULL AND remove.deletionTimestamp >= {since_ms}"
+        rows = snapshot.stateDS().toDF().where(where).toJSON().collectAsList()
+        return join_texts(self._jvm, rows), kept_ms
+
     def commit(
         self, transaction: Any, actions: Actions, mark: Mark | None, operation: str, *, now_ms: int
     ) -> int:

@@ -7,6 +7,7 @@ feature switches it on. Not here: the mapping from the log's types (`codec/types
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -37,15 +38,19 @@ _MAPPING_ID = "delta.columnMapping.id"
 _MAPPING_NAME = "delta.columnMapping.physicalName"
 _WIDENING = "delta.enableTypeWidening"
 _TYPE_CHANGES = "delta.typeChanges"
+_REMOVED_KEPT = "delta.deletedFileRetentionDuration"
+_WEEK_HOURS = 168
 _VECTORS = "delta.enableDeletionVectors"
 
 # Checkpoints cost seconds, so they are rare. Each commit lists the log's folder, and a batch every
-# 5 seconds makes 17,280 versions a day: older ones are removed at the next checkpoint.
+# 5 seconds makes 17,280 versions a day: penstock removes old ones itself (`expiry.py`), because
+# Delta does not know which versions the table of batches names.
 _NEW_PROPERTIES: Mapping[str, str] = MappingProxyType(
     {
         _VECTORS: "true",
         "delta.checkpointInterval": "1000",
         "delta.logRetentionDuration": "interval 1 days",
+        "delta.enableExpiredLogCleanup": "false",
     }
 )
 _READER_FEATURES = frozenset(
@@ -229,13 +234,19 @@ def new_metadata(
     key: Sequence[str] = (),
     record: str = "",
     partition: Sequence[str] = (),
+    retention_hours: float = 0.0,
 ) -> dict[str, Any]:
-    """Return the metadata of a new table. partition: names of columns.
+    """Return the metadata of a new table.
+
+    partition: names of columns. retention_hours: how long it remembers removed files, if that is
+    longer than Delta's week.
 
     Raises FeatureNeeded for names that cannot be held.
     """
     _check_names(column.name for column in columns)
     configuration = {**_NEW_PROPERTIES, KEY: json.dumps(list(key))}
+    if retention_hours > _WEEK_HOURS:
+        configuration[_REMOVED_KEPT] = f"interval {math.ceil(retention_hours) + 1} hours"
     if record:
         configuration[RECORD] = record
     fields: list[dict[str, Any]] = [

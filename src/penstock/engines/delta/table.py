@@ -7,8 +7,11 @@ replayed from the log when a commit is refused or begins on a newer one. Not her
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import structlog
 
+from penstock.engines.delta.expiry import clean_log, delete_files, find_oldest, needed_files
 from penstock.engines.delta.log import DeltaLog
 from penstock.engines.delta.shape import features_of, plan_column, refuse_change
 from penstock.engines.delta.state import CountRows, Replay, State, is_touching, plan_actions
@@ -17,6 +20,8 @@ from penstock.engines.lake.format import (
     Commit,
     CommitRefused,
     DeleteForm,
+    Expired,
+    Expiry,
     LakeColumn,
     LakeFailed,
     LakeTable,
@@ -33,6 +38,8 @@ logger = structlog.get_logger(__name__)
 faults.declare("delta.commit.before", "delta.commit.after")
 
 MICROSECONDS = 1_000
+_TOLERANCE_MS = 3_600_000
+"""Delta reads the time when it looks at a table, a little before or after us."""
 
 
 class DeltaTable(LakeTable):
@@ -47,15 +54,21 @@ class DeltaTable(LakeTable):
         log: DeltaLog,
         count_rows: CountRows,
         *,
+        storage: Mapping[str, str],
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Keep the place; nothing is read yet. count_rows: see `Replay`."""
+        """Keep the place; nothing is read yet.
+
+        count_rows: see `Replay`; storage: see `storage.file_system`.
+        """
         self.name = name
         self.location = self.data_folder = self.deletes_folder = folder
         self._log = log
         self._count_rows = count_rows
+        self._storage = storage
         self._clock = clock
         self._state: State | None = None
+        self._oldest = -1
 
     def snapshot(self, *, refresh: bool = False) -> Snapshot:
         """Return the newest known version, read from the log the first time."""
@@ -108,6 +121,40 @@ class DeltaTable(LakeTable):
                 f"{commit.base_version} was looked at",
                 hint="penstock looks at the table again and retries automatically.",
             )
+
+    @property
+    def version_count(self) -> int:
+        """Number of versions in the log, which is listed the first time."""
+        if self._oldest < 0:
+            self._oldest = find_oldest(self.location, self._storage)
+        return max(0, self.snapshot().version - self._oldest + 1)
+
+    def expire(self, expiry: Expiry) -> Expired:
+        """Remove the log of earlier versions up to a checkpoint, and files that nothing needs."""
+        self.snapshot(refresh=True)
+        state = self._newest
+        floor = min([state.version, *expiry.keeps])
+        removed, self._oldest = clean_log(
+            self.location, self._storage, floor, before_us=expiry.before_us
+        )
+        if expiry.files_before_us is None:
+            return Expired(version_count=removed)
+        with typed_errors(f"read removed files of the Delta table {self.name}"):
+            text, kept_ms = self._log.tombstones(expiry.files_before_us // MICROSECONDS)
+        age_ms = (self._clock.now_us() - expiry.files_before_us) // MICROSECONDS
+        if age_ms > kept_ms + _TOLERANCE_MS:
+            logger.warning(
+                "files are not deleted: the table forgets removed files too early",
+                table=str(self.name),
+                hint="Set its property delta.deletedFileRetentionDuration to "
+                f"'interval {age_ms // 3_600_000 + 1} hours'.",
+            )
+            return Expired(version_count=removed)
+        needed = needed_files(state, text)
+        count, size = delete_files(
+            self.location, self._storage, needed, before_us=expiry.files_before_us
+        )
+        return Expired(version_count=removed, file_count=count, size_bytes=size)
 
     def refuse_change(self, change: Change, snapshot: Snapshot) -> str:
         """Return why Delta cannot make a change in place; empty if it can."""

@@ -64,7 +64,9 @@ class DeltaVersions(VersionReader):
 
     def _read(self, folder: str, version: int | None, what: str) -> pa.Table:
         """Read by a query: the other ways of delta-rs refuse deletion vectors."""
-        library: Any = import_library("deltalake", to_install="deltalake", reads="Delta tables")
+        library: Any = import_library(
+            "deltalake", to_install="penstock[lake]", reads="Delta tables"
+        )
         with typed_reading(what):
             try:
                 opened = library.DeltaTable(folder, version=version, storage_options=self._options)

@@ -14,7 +14,16 @@ DESCRIPTOR = Descriptor(
     schemes={"iceberg": "iceberg"},
     options={
         "target": frozenset(
-            ("batchSeconds", "apply", "fileMegabytes", "formatVersion", "history", "partition")
+            (
+                "batchSeconds",
+                "apply",
+                "fileMegabytes",
+                "history",
+                "formatVersion",
+                "versionHours",
+                "partition",
+                "tagMinutes",
+            )
         )
     },
     example="iceberg://CATALOG/NAMESPACE",
@@ -28,6 +37,8 @@ DESCRIPTOR = Descriptor(
         "checks": f"{_LAKE}.checks",
         "verify": f"{_HERE}.parts:VERIFIER",
         "versions": f"{_HERE}.versions:open_versions",
+        "upkeep": f"{_HERE}.parts:UPKEEP",
+        "table_facts": f"{_LAKE}.progress:read_table_facts",
         "repair": f"{_HERE}.parts:REPAIR",
         "demo_lake": f"{_HERE}.demo:DEMO_LAKE",
         "target": f"{_HERE}.parts:make_target",

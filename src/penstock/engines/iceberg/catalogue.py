@@ -24,20 +24,30 @@ from penstock.engines.lake.format import (
     LakeFormat,
     LakeTable,
     PartitionField,
+    Prepared,
 )
 from penstock.engines.lake.jars import LakeJarsMissing, find_jars, iceberg_jars
 from penstock.engines.lake.java import class_names, typed_errors
 from penstock.engines.lake.object_store import iceberg_properties
 from penstock.engines.lake.url import STATE_FOLDER, LakeUrl, parse_url
+from penstock.host import faults
 from penstock.host.errors import UrlInvalid
 from penstock.model import TableName
 from penstock.ports.jobs import Jobs
+
+faults.declare("iceberg.together.before", "iceberg.together.after")
 
 CREATED = "penstock.created"
 """Property of a table that penstock created, so it may remove the table's whole folder."""
 
 KEY = "penstock.key"
 _KINDS = ("type", "catalog-impl")
+_REST_CLASS = "org.apache.iceberg.rest.RESTCatalog"
+# A catalogue that does not announce the endpoint; one that answers 404, or another status that
+# Iceberg gives no class of its own.
+_LACKING = frozenset(
+    {"UnsupportedOperationException", "NoSuchTableException", "NoSuchEndpointException"}
+)
 _MANIFESTS_MIN = "8"
 _PROPERTIES = {
     CREATED: "true",
@@ -106,6 +116,8 @@ class IcebergCatalogue(Catalogue):
         self._version_ms = round(place.version_hours * 3_600_000)
         self._options = {"formatVersion": str(place.format_version), **options}
         self.root = to_location(place.state.removesuffix(f"/{STATE_FOLDER}"))
+        kinds = [place.properties.get(kind) for kind in _KINDS]
+        self.can_commit_together = "rest" in kinds or _REST_CLASS in kinds
         self._tables: dict[TableName, IcebergTable] = {}
         self._namespaces: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
@@ -242,6 +254,37 @@ class IcebergCatalogue(Catalogue):
                 class_names(error)
             ) and "deletePrefix" not in str(error):
                 raise
+
+    def commit_together(self, commits: Sequence[Prepared]) -> bool:
+        """Commit several tables by one request to a REST catalogue."""
+        changes = self._iceberg.list_of(
+            one.table.as_change(one, self._identifier(one.table.name))
+            for one in commits
+            if isinstance(one.table, IcebergTable)
+        )
+        names = ", ".join(str(one.table.name) for one in commits)
+        with typed_errors(f"commit to tables {names}"):
+            faults.point("iceberg.together.before")
+            try:
+                self._java.commitTransaction(changes)
+            except Exception as error:
+                kinds = class_names(error)
+                self.can_commit_together = not _LACKING.intersection(kinds)
+                if not self.can_commit_together or "CommitFailedException" in kinds:
+                    self._give_up(commits)
+                if not self.can_commit_together:
+                    return False
+                raise
+            faults.point("iceberg.together.after")
+        for one in commits:
+            if isinstance(one.table, IcebergTable):
+                one.table.take(one)
+        return True
+
+    def _give_up(self, commits: Sequence[Prepared]) -> None:
+        for one in commits:
+            if isinstance(one.table, IcebergTable):
+                one.table.give_up(one)
 
     def forget(self) -> None:
         """Forget all tables and cached versions."""

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -40,6 +40,13 @@ class Iceberg:
         java = self._jvm.java.util.HashMap()
         for name, value in items.items():
             java.put(name, value)
+        return java
+
+    def list_of(self, items: Iterable[Any]) -> Any:
+        """Return a Java list."""
+        java = self._jvm.java.util.ArrayList()
+        for item in items:
+            java.add(item)
         return java
 
     def content_file(self, entry_json: str, spec: Any) -> Any:

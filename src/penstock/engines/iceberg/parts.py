@@ -1,6 +1,7 @@
 """Parts of the engine that lakes share, made for this format."""
 
 from penstock.engines.iceberg.catalogue import FORMAT
+from penstock.engines.lake.by_hand import LakeByHand
 from penstock.engines.lake.repair import make_repair
 from penstock.engines.lake.reset import LakeReset
 from penstock.engines.lake.target import LakeEngine
@@ -9,6 +10,7 @@ from penstock.ports.target import TargetEngine
 
 LEFTOVERS = LakeReset(FORMAT)
 VERIFIER = LakeVerifier(FORMAT)
+UPKEEP = LakeByHand(FORMAT)
 REPAIR = make_repair(FORMAT)
 
 

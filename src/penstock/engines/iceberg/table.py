@@ -16,8 +16,6 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-import structlog
-
 from penstock.engines.iceberg.columns import (
     V3,
     columns_of,
@@ -44,6 +42,8 @@ from penstock.engines.lake.format import (
     Commit,
     CommitRefused,
     DeleteForm,
+    Expired,
+    Expiry,
     FeatureNeeded,
     FeatureUnknown,
     LakeColumn,
@@ -53,23 +53,18 @@ from penstock.engines.lake.format import (
     MarkNotNewer,
     NewFile,
     PartitionField,
+    Prepared,
     Snapshot,
 )
 from penstock.engines.lake.java import class_names, typed_errors
 from penstock.engines.lake.storage import is_local, path_in
 from penstock.host import faults
-from penstock.model import PenstockError, TableName
+from penstock.model import TableName
 
 faults.declare("iceberg.commit.before", "iceberg.commit.after")
 
 MARK, RECORD, OPERATION = "penstock.mark", "penstock.record", "penstock.operation"
 _DATA_PATH = "write.data.path"
-VERSIONS_MAX = 200
-"""Number of a table's versions at which old ones are removed."""
-
-_EXPIRE_EVERY = 100
-
-logger = structlog.get_logger(__name__)
 
 
 def to_location(name: str) -> str:
@@ -78,11 +73,7 @@ def to_location(name: str) -> str:
 
 
 class IcebergTable(LakeTable):
-    """Table, as `format.LakeTable` describes it.
-
-    Attributes:
-        version_count: Number of versions that the table keeps.
-    """
+    """Table, as `format.LakeTable` describes it."""
 
     def __init__(self, name: TableName, iceberg: Iceberg, java: Any) -> None:
         """Keep the table. java: Iceberg's `Table`. Raises FeatureUnknown."""
@@ -100,8 +91,7 @@ class IcebergTable(LakeTable):
         self.delete_form = DeleteForm.PUFFIN if is_3 else DeleteForm.POSITIONS
         self._snapshot: Snapshot | None = None
         self._listed: dict[str, Listed] = {}
-        self.version_count = 0
-        self._expire_at = VERSIONS_MAX
+        self._version_count = 0
 
     def _check_features(self, metadata: Any) -> None:
         """Keep the partition spec. Raises FeatureUnknown for a table that is not as ours are."""
@@ -141,7 +131,7 @@ class IcebergTable(LakeTable):
             self._listed = parse_tasks(lines, columns, str(self.name), to_location, fields)
         else:
             self._listed = {}
-        return self._make_snapshot(metadata, columns)
+        return self._make_snapshot(metadata, columns, self._listed)
 
     def _partition(self, columns: tuple[LakeColumn, ...]) -> tuple[PartitionField, ...]:
         """Return the fields by which the table is partitioned. Raises FeatureUnknown."""
@@ -151,13 +141,15 @@ class IcebergTable(LakeTable):
         text = str(self._iceberg.classes.SchemaParser.toJson(metadata.schema()))
         return columns_of(json.loads(text), str(self.name))
 
-    def _make_snapshot(self, metadata: Any, columns: tuple[LakeColumn, ...]) -> Snapshot:
+    def _make_snapshot(
+        self, metadata: Any, columns: tuple[LakeColumn, ...], listed: Mapping[str, Listed]
+    ) -> Snapshot:
         present = metadata.currentSnapshot()
-        self.version_count = int(metadata.snapshots().size())
+        self._version_count = int(metadata.snapshots().size())
         return Snapshot(
             version=int(present.snapshotId()) if present else 0,
             columns=columns,
-            files=tuple(listed.file for listed in self._listed.values()),
+            files=tuple(one.file for one in listed.values()),
             mark=self._mark_of(metadata),
             record=str(metadata.property(RECORD, "")),
             next_field_id=int(metadata.lastColumnId()) + 1,
@@ -206,38 +198,80 @@ class IcebergTable(LakeTable):
         is_kept = self.delete_form is DeleteForm.PUFFIN and has_default(column)
         return column if is_kept else replace(column, initial=None)
 
+    @property
+    def version_count(self) -> int:
+        return self._version_count
+
     # -- committing --------------------------------------------------------------------------------
 
     def commit(self, commit: Commit) -> Snapshot:
         """Commit, or leave the table as it is; return the new version."""
         known = self.snapshot()
         with typed_errors(f"commit to table {self.name}"):
-            self._snapshot = self._commit(commit, known)
-        if self.version_count >= self._expire_at:
-            self._try_to_expire()
-        return self._snapshot
+            prepared = self._prepare(commit, known)
+            start, metadata, _ = prepared.work
+            faults.point("iceberg.commit.before")
+            try:
+                self._java.operations().commit(start, metadata)
+            except Exception as error:
+                if "CommitFailedException" in class_names(error):
+                    self.give_up(prepared)
+                raise
+            faults.point("iceberg.commit.after")
+        self.take(prepared)
+        return prepared.snapshot
 
-    def _try_to_expire(self) -> None:
-        """Remove old versions; a failure is not one of the commit, and is repeated later."""
-        try:
-            self.expire()
-        except PenstockError as error:
-            logger.warning("old versions not removed", table=str(self.name), reason=error.message)
-        self._expire_at = max(self.version_count + _EXPIRE_EVERY, VERSIONS_MAX)
+    def tag(self, tag: str, version: int, *, kept_us: int) -> None:
+        with typed_errors(f"tag table {self.name}"):
+            self._java.refresh()
+            if self._java.refs().containsKey(tag):
+                return
+            update = self._java.manageSnapshots()
+            update.createTag(tag, version).setMaxRefAgeMs(tag, kept_us // 1000).commit()
 
-    def expire(self) -> None:
-        """Remove old versions, and the files that only they have.
+    def expire(self, expiry: Expiry) -> Expired:
+        """Remove earlier versions, and the files that only they have.
 
-        The table's properties `history.expire.max-snapshot-age-ms` and
-        `history.expire.min-snapshots-to-keep` say which versions are old.
+        The newest ones stay, as many as the property `history.expire.min-snapshots-to-keep` says,
+        and those that tags and branches name.
         """
         with typed_errors(f"remove old versions of table {self.name}"):
             self._java.refresh()
-            self._java.expireSnapshots().commit()
+            metadata = self._java.operations().current()
+            before = int(metadata.snapshots().size())
+            times = [
+                int(found.timestampMillis())
+                for version in expiry.keeps
+                if (found := metadata.snapshot(version)) is not None
+            ]
+            limit_ms = min([expiry.before_us // 1000, *times])
+            self._java.expireSnapshots().expireOlderThan(limit_ms).commit()
             self._java.refresh()
-            self.version_count = int(self._java.operations().current().snapshots().size())
+            self._version_count = int(self._java.operations().current().snapshots().size())
+        return Expired(version_count=max(0, before - self._version_count))
 
-    def _commit(self, commit: Commit, known: Snapshot) -> Snapshot:
+    def prepare(self, commit: Commit) -> Prepared:
+        """Make all of a commit but its last step."""
+        known = self.snapshot()
+        with typed_errors(f"prepare a commit to table {self.name}"):
+            return self._prepare(commit, known)
+
+    def as_change(self, prepared: Prepared, identifier: Any) -> Any:
+        """Return a prepared commit as Iceberg's change of one table. identifier: of the table."""
+        start, metadata, _ = prepared.work
+        return self._iceberg.classes.catalog.TableCommit.create(identifier, start, metadata)
+
+    def take(self, prepared: Prepared) -> None:
+        """Move on to a prepared commit that is committed."""
+        _, _, self._listed = prepared.work
+        self._snapshot = prepared.snapshot
+
+    def give_up(self, prepared: Prepared) -> None:
+        """Remove the files of a prepared commit that was refused."""
+        start, metadata, _ = prepared.work
+        self._remove_manifests(metadata, start)
+
+    def _prepare(self, commit: Commit, known: Snapshot) -> Prepared:
         transaction = self._java.newTransaction()  # reads the newest metadata
         start = transaction.startMetadata()
         self._check_start(start, commit, known)
@@ -245,16 +279,11 @@ class IcebergTable(LakeTable):
         listed = self._change_files(transaction, commit, columns)
         self._change_properties(transaction, commit)
         metadata = transaction.currentMetadata()
-        faults.point("iceberg.commit.before")
-        try:
-            transaction.underlyingOps().commit(start, metadata)
-        except Exception as error:
-            if "CommitFailedException" in class_names(error):
-                self._remove_manifests(metadata, start)
-            raise
-        faults.point("iceberg.commit.after")
-        self._listed = listed
-        return self._make_snapshot(metadata, columns)
+        return Prepared(
+            table=self,
+            snapshot=self._make_snapshot(metadata, columns, listed),
+            work=(start, metadata, listed),
+        )
 
     def _check_start(self, start: Any, commit: Commit, known: Snapshot) -> None:
         present = self._mark_of(start)

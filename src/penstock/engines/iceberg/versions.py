@@ -134,9 +134,7 @@ class IcebergVersions(VersionReader):
                 return None
 
     def _import(self, module: str) -> Any:
-        return import_library(
-            module, to_install="pyiceberg[pyarrow,sql-sqlite]", reads="Iceberg tables"
-        )
+        return import_library(module, to_install="penstock[lake]", reads="Iceberg tables")
 
 
 def find_metadata(lake: LakeUrl, table: TableName) -> str | None:

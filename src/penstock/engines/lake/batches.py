@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.engines.lake.format import (
     REPAIR,
@@ -48,8 +49,7 @@ FILES_MAX = 64
 TIERS = (FILES_MAX, FILES_MAX**2)
 """Numbers of rows below which a file is small: first for few rows, then for more."""
 
-KEPT_US = 7 * 24 * 3600 * 1_000_000
-"""Age at which rows are removed, microseconds."""
+HOUR_US = 3600 * 1_000_000
 
 COLUMNS = (
     LakeColumn(name="log_id", type="string"),
@@ -67,12 +67,39 @@ COLUMNS = (
 batch after a crash, as long as some tables have more than it says.
 """
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _ARROW = {
     "string": pa.string(),
     "int64": pa.int64(),
     "timestamptz": pa.timestamp("us", "UTC"),
 }
 _SCHEMA = pa.schema([pa.field(one.name, _ARROW[one.type]) for one in COLUMNS])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Rows that are kept, and with them the versions that they name.
+
+    Attributes:
+        hours: Age at which a row is removed.
+        rows_max: Number of rows above which the oldest are removed.
+    """
+
+    hours: float = 24.0
+    rows_max: int = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promises:
+    """Versions that the rows name.
+
+    Attributes:
+        since_us: When the oldest row with versions was written, microseconds since 1970 UTC.
+        versions: By name of a table all its versions that rows name.
+    """
+
+    since_us: int
+    versions: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +113,18 @@ class BatchesRecord:
 class Batches:
     """Table of batches of one log."""
 
-    def __init__(self, table: LakeTable, log_id: str, storage: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        table: LakeTable,
+        log_id: str,
+        storage: Mapping[str, str],
+        kept: Kept = Kept(),
+    ) -> None:
         """Keep the table. storage: see `storage.file_system`."""
         self._table = table
         self._log_id = log_id
         self._storage = storage
+        self._kept = kept
 
     @property
     def snapshot(self) -> Snapshot:
@@ -154,10 +188,16 @@ class Batches:
             None if versions is None else _encode_versions(versions),
         ]
         row = _make_row(values)
-        joined = find_joined(snapshot.files)
+        limit = datetime.fromtimestamp((applied_us - self._kept.hours * HOUR_US) / 1e6, UTC)
+        joined = find_joined(snapshot.files, limit=limit, rows_max=self._kept.rows_max)
         if joined:
-            row = pa.concat_tables([*(self._read(file, snapshot) for file in joined), row])
-        old = [file for file in find_old(snapshot.files, applied_us) if file not in joined]
+            before = pa.concat_tables([self._read(file, snapshot) for file in joined])
+            if versions is not None:  # else the newest row with versions could be among the old
+                before = self._without_old(before, limit)
+            row = pa.concat_tables([before, row])
+        old = []
+        if versions is not None:
+            old = [file for file in find_old(snapshot.files, limit) if file not in joined]
         removed = tuple(file.name for file in (*joined, *old))
         added = self._write(row, snapshot, f"{token}-batch")
         faults.point("lake.batch.written")
@@ -197,6 +237,34 @@ class Batches:
                 operation=REPAIR,
             ),
             self.applied_place,
+        )
+
+    def _without_old(self, rows: pa.Table, limit: datetime) -> pa.Table:
+        """Return the rows that are kept, in order of their beginning."""
+        rows = rows.sort_by([("gsn", "ascending"), ("applied_at", "ascending")])
+        rows = rows.filter(pc.greater_equal(rows["applied_at"], pa.scalar(limit)))
+        return rows.slice(max(0, rows.num_rows - self._kept.rows_max))
+
+    def read_promises(self, now_us: int) -> Promises:
+        """Return the versions that rows of the newest version name.
+
+        now_us: the present time; the promises begin then if there are no such rows.
+        """
+        snapshot = self._table.snapshot(refresh=True)
+        since = datetime.fromtimestamp(now_us / 1e6, UTC)
+        found: dict[str, set[int]] = {}
+        for file in snapshot.files:
+            rows = self._read(file, snapshot)
+            rows = rows.filter(pc.is_valid(rows["versions"]))
+            if not rows.num_rows:
+                continue
+            since = min(since, pc.min(rows["applied_at"]).as_py())
+            for text in pc.unique(rows["versions"]).to_pylist():
+                for name, version in json.loads(text).items():
+                    found.setdefault(name, set()).add(version)
+        return Promises(
+            since_us=(since - _EPOCH) // timedelta(microseconds=1),
+            versions={name: frozenset(versions) for name, versions in found.items()},
         )
 
     def write_syncs(self, at: Applied, syncs: Iterable[TableSync]) -> None:
@@ -257,7 +325,12 @@ class Batches:
         return pa.Table.from_batches(batches, schema=None if file.row_count else _SCHEMA)
 
 
-def open_batches(catalogue: Catalogue, log_id: str, storage: Mapping[str, str]) -> Batches:
+def open_batches(
+    catalogue: Catalogue,
+    log_id: str,
+    storage: Mapping[str, str],
+    kept: Kept = Kept(),
+) -> Batches:
     """Bind a lake to a log, and return its table of batches, which is created if it is missing.
 
     Raises TargetFollowsAnotherLog.
@@ -274,7 +347,7 @@ def open_batches(catalogue: Catalogue, log_id: str, storage: Mapping[str, str]) 
             f"the lake follows {whose}, this pipeline has {log_id}",
             hint=f"Name another folder or namespace in [target], or start over there: {LOAD_AGAIN}",
         )
-    return Batches(table, log_id, storage)
+    return Batches(table, log_id, storage, kept)
 
 
 def repair_batches(
@@ -298,24 +371,33 @@ def repair_batches(
         batches.renew(versions, token=token, applied_us=applied_us)
 
 
-def find_joined(files: Sequence[LiveFile]) -> list[LiveFile]:
-    """Return the small files that are joined with the next row; none if they are few."""
-    for limit in TIERS:
-        small = [file for file in files if file.row_count < limit]
+def find_joined(files: Sequence[LiveFile], *, limit: datetime, rows_max: int) -> list[LiveFile]:
+    """Return the files that are written again with the next row; none if few are small.
+
+    Args:
+        files: Live files.
+        limit: Time before which rows are old: files with old and other rows are among them.
+        rows_max: If there are more rows, all files are.
+    """
+    for tier in TIERS:
+        small = [file for file in files if file.row_count < tier]
         if len(small) >= FILES_MAX:
-            return small
+            if sum(file.row_count for file in files) > rows_max:
+                return list(files)
+            mixed = [file for file in files if _is_before(file, 0, limit)]
+            return [file for file in files if file in small or file in mixed]
     return []
 
 
-def find_old(files: Iterable[LiveFile], now_us: int) -> list[LiveFile]:
-    """Return the files whose rows are all too old to be kept."""
-    limit = datetime.fromtimestamp((now_us - KEPT_US) / 1e6, UTC)
-    found = []
-    for file in files:
-        _, newest = file.bounds.get("applied_at", (None, None))
-        if isinstance(newest, datetime) and newest.tzinfo is not None and newest < limit:
-            found.append(file)
-    return found
+def find_old(files: Iterable[LiveFile], limit: datetime) -> list[LiveFile]:
+    """Return the files whose rows are all older than a time."""
+    return [file for file in files if _is_before(file, 1, limit)]
+
+
+def _is_before(file: LiveFile, end: int, limit: datetime) -> bool:
+    """Return whether the first (end 0) or last row of a file (1) is certainly before a time."""
+    bound = file.bounds.get("applied_at", (None, None))[end]
+    return isinstance(bound, datetime) and bound.tzinfo is not None and bound < limit
 
 
 def applied_by_another(at: Applied, now: Applied) -> AppliedByAnother:

@@ -400,6 +400,53 @@ class Commit:
     operation: str = "batch"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
+    """Limits for the removal of earlier versions. Times are microseconds since 1970 UTC.
+
+    Attributes:
+        before_us: A version that was replaced later is kept.
+        keeps: Versions that are kept, and with them all later ones.
+        files_before_us: Delta: a file that was removed from the table later stays on disk. It is
+            before `before_us`. None: no such file is deleted.
+    """
+
+    before_us: int
+    keeps: frozenset[int] = frozenset()
+    files_before_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """Result of an expiry.
+
+    Attributes:
+        version_count: Number of versions that cannot be read any more.
+        file_count: Number of deleted data files and files of deletions; 0 for Iceberg, which does
+            not tell it.
+        size_bytes: Their size.
+    """
+
+    version_count: int = 0
+    file_count: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Commit of a table that is whole but not committed yet; see `Catalogue.commit_together`.
+
+    Attributes:
+        table: The table.
+        snapshot: The version that the table will have.
+        work: The format's own.
+    """
+
+    table: LakeTable
+    snapshot: Snapshot
+    work: Any
+
+
 class LakeTable(Protocol):
     """One table. Its methods may be called from several threads, but for one table by one only.
 
@@ -416,6 +463,12 @@ class LakeTable(Protocol):
     data_folder: str
     deletes_folder: str
     delete_form: DeleteForm
+
+    @property
+    @abstractmethod
+    def version_count(self) -> int:
+        """Number of versions that can be read, as of the newest known one."""
+        ...
 
     @abstractmethod
     def snapshot(self, *, refresh: bool = False) -> Snapshot:
@@ -437,6 +490,34 @@ class LakeTable(Protocol):
         been committed: `snapshot(refresh=True).mark` tells.
         """
         ...
+
+    @abstractmethod
+    def expire(self, expiry: Expiry) -> Expired:
+        """Remove earlier versions, and files that no version needs. The newest stays.
+
+        Raises LakeFailed, LakeUnreachable; CommitRefused if another writer was faster.
+        """
+        ...
+
+    def prepare(self, commit: Commit) -> Prepared:
+        """Make all of a commit but its last step. Only where `Catalogue.can_commit_together`.
+
+        Raises the errors of `commit`.
+        """
+        raise NotImplementedError(f"table {self.name} commits alone: {commit.operation}")
+
+    def tag(self, tag: str, version: int, *, kept_us: int) -> None:
+        """Give a version a name, under which it can be read for a time; do nothing if it has it.
+
+        kept_us: Age of the version at which the name ends, microseconds. Raises FeatureNeeded if
+        the format has no such names, LakeFailed, LakeUnreachable.
+        """
+        del version, kept_us
+        raise FeatureNeeded(
+            f"table {self.name} cannot have the tag {tag}: its format has no tags",
+            hint="Remove tagMinutes from [target].",
+            table=str(self.name),
+        )
 
     @abstractmethod
     def refuse_change(self, change: Change, snapshot: Snapshot) -> str:
@@ -467,9 +548,22 @@ class Catalogue(Protocol):
 
     Attributes:
         root: Folder of the lake; our own files are in `<root>/_penstock`.
+        can_commit_together: Whether several tables may be committed in one step, as far as is
+            known.
     """
 
     root: str
+    can_commit_together: bool = False
+
+    def commit_together(self, commits: Sequence[Prepared]) -> bool:
+        """Commit several tables in one step: all of them, or none.
+
+        Returns False, and the attribute is so from then on, if the catalogue cannot do it after
+        all; nothing is committed then. Raises CommitRefused if one of them is not as it was when
+        its commit was prepared, LakeFailed, LakeUnreachable.
+        """
+        del commits
+        return False
 
     @abstractmethod
     def tables(self) -> Sequence[TableName]:

@@ -10,20 +10,24 @@ import os
 import platform
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
 
 from penstock.codec.types import Choices, LakeMapping, map_lake_column
-from penstock.engines.lake.batches import BATCHES, Batches, open_batches
+from penstock.engines.lake.batches import BATCHES, Batches, Kept, open_batches
 from penstock.engines.lake.format import (
     Catalogue,
     Commit,
+    Expired,
+    Expiry,
     LakeFormat,
     LakeTable,
     Mark,
+    Prepared,
     Snapshot,
     WriterSpec,
 )
@@ -31,12 +35,13 @@ from penstock.engines.lake.keys import is_of_token
 from penstock.engines.lake.known_tables import decode_record, record_of
 from penstock.engines.lake.state import SIDE_FOLDER, LakeState, LogState, StagedState
 from penstock.engines.lake.storage import Folder, path_in
-from penstock.engines.lake.url import parse_url
+from penstock.engines.lake.url import ICEBERG, LakeUrl, parse_url
 from penstock.host.clock import Clock
 from penstock.host.process import process_alive
 from penstock.model import Column, TableName
 from penstock.model.policies import Policies
 from penstock.ports.jobs import GetJobs, Jobs
+from penstock.ports.lake import TableFacts
 from penstock.ports.target import (
     Applied,
     SyncState,
@@ -59,12 +64,39 @@ ABANDONED_US = 24 * 3600 * 1_000_000
 """Age at which staged files of a process on another machine are removed."""
 
 
+ICEBERG_ROWS_MAX = 2_000
+"""Rows of the table of batches: each commit of Iceberg writes the list of all versions again."""
+
+
+def kept_rows(lake: LakeUrl) -> Kept:
+    """Return the rows of the table of batches that are kept."""
+    rows_max = ICEBERG_ROWS_MAX if lake.format == ICEBERG else Kept.rows_max
+    return Kept(hours=lake.version_hours, rows_max=rows_max)
+
+
+def facts_of(snapshot: Snapshot, version_count: int, *, read_us: int) -> TableFacts:
+    """Return the facts of a table. read_us: the present time."""
+    return TableFacts(
+        files=len(snapshot.files),
+        rows=sum(file.row_count for file in snapshot.files),
+        dead_rows=sum(file.dead_count for file in snapshot.files),
+        size_bytes=sum(file.size_bytes for file in snapshot.files),
+        version=snapshot.version,
+        versions=version_count,
+        gsn=snapshot.mark.gsn if snapshot.mark is not None else 0,
+        read_us=read_us,
+    )
+
+
 class OpenLake:
     """Lake that a loader has bound to its log.
 
     Attributes:
         storage: Settings of the object store.
         partitions: By the source's name of a table the terms of [target] partition.
+        tag_minutes: Shortest time between two tags; 0: there are none.
+        vacuum_hours: Age at which Delta's removed files are deleted.
+        kept: Rows of the table of batches that are kept.
         state: State files.
         specs: By the stamp of a staged table the token of its batch, and the facts of its writers.
         histories: Histories of the tables; None if they have none.
@@ -98,6 +130,7 @@ class OpenLake:
         self._locks: defaultdict[TableName, threading.RLock] = defaultdict(threading.RLock)
         self._catalogue_lock = threading.RLock()
         self._seen: set[TableName] = set()
+        self._facts: dict[str, TableFacts] | None = None
         self._unversioned: set[TableName] = set()
         self.choices = choices
         self.policies = policies
@@ -106,6 +139,9 @@ class OpenLake:
         self.history_specs: dict[int, HistorySpec] = {}
         self.storage = parsed.s3
         self.partitions = parsed.partition
+        self.vacuum_hours = parsed.vacuum_hours
+        self.tag_minutes = parsed.tag_minutes
+        self.kept = kept_rows(parsed)
         self.state = LakeState(Folder(parsed.state, parsed.s3))
         self.side_folder = f"{path_in(parsed.state)}/{SIDE_FOLDER}"
         if not parsed.is_local:
@@ -152,7 +188,7 @@ class OpenLake:
         """
         self.state.check_writable()
         self.log_id = log_id
-        self._batches = open_batches(self.catalogue, log_id, self.storage)
+        self._batches = open_batches(self.catalogue, log_id, self.storage, self.kept)
         applied = self._batches.applied_place
         known = self.state.read_log()
         if known is not None and known.log_id == log_id:
@@ -247,7 +283,7 @@ class OpenLake:
         self._catalogue.forget()
         if self.histories is not None:
             self.histories.forget()
-        self._batches = open_batches(self._catalogue, self.log_id, self.storage)
+        self._batches = open_batches(self._catalogue, self.log_id, self.storage, self.kept)
         self.versions.clear()
         self._find_versions()
 
@@ -287,6 +323,61 @@ class OpenLake:
             snapshot = self.table(name).commit(commit)
             self.versions[str(name)] = snapshot.version
             return snapshot
+
+    def expire(self, name: TableName, expiry: Expiry) -> Expired:
+        """Remove earlier versions of a table; do nothing if there is no such table."""
+        table = self.catalogue.find(name)
+        if table is None:
+            return Expired()
+        with self._locks[name]:
+            return table.expire(expiry)
+
+    def count_versions(self, name: TableName) -> int:
+        """Return the number of versions of a table that can be read; 0 if there is no table."""
+        table = self.catalogue.find(name)
+        if table is None:
+            return 0
+        with self._locks[name]:
+            return table.version_count
+
+    def note_tables(self, names: Iterable[TableName]) -> None:
+        """Write the facts of tables for other processes: of these, and of those not known yet."""
+        if self._facts is None:
+            self._facts = dict(self.state.read_tables())
+        facts = dict(self._facts)
+        if not self._unversioned:
+            facts = {name: one for name, one in facts.items() if name in self.versions}
+        new = {TableName(*name.split(".", 1)) for name in self.versions if name not in facts}
+        for name in sorted({*names, *new}):
+            if self.catalogue.find(name) is not None:
+                facts[str(name)] = facts_of(
+                    self.snapshot(name), self.count_versions(name), read_us=self.clock.now_us()
+                )
+        if facts != self._facts:
+            self._facts = facts
+            self.state.write_tables(facts)
+
+    def prepare(self, name: TableName, commit: Commit) -> Prepared:
+        """Make all of a commit to a table but its last step."""
+        with self._locks[name]:
+            return self.table(name).prepare(commit)
+
+    def commit_together(self, commits: Sequence[Prepared]) -> bool:
+        """Commit tables in one step. See `Catalogue.commit_together`."""
+        with ExitStack() as stack:
+            for name in sorted(one.table.name for one in commits):
+                stack.enter_context(self._locks[name])
+            if not self.catalogue.commit_together(commits):
+                return False
+            for one in commits:
+                if one.table.name != BATCHES:
+                    self.versions[str(one.table.name)] = one.snapshot.version
+            return True
+
+    def tag(self, name: TableName, tag: str, version: int, *, kept_us: int) -> None:
+        """Give a version of a table a name. See `LakeTable.tag`."""
+        with self._locks[name]:
+            self.table(name).tag(tag, version, kept_us=kept_us)
 
     def note_missing(self, name: TableName, count: int) -> None:
         """Count rows that the log changed and a table lacked."""

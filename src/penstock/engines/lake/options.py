@@ -8,7 +8,10 @@ from penstock.engines.lake.partitions import parse_terms
 from penstock.engines.lake.url import (
     DELTA,
     FORMAT_VERSIONS,
+    HOURS_MAX,
     ICEBERG,
+    TAG_MINUTES_MAX,
+    VACUUM_HOURS_MIN,
     complete_url,
     parse_url,
     terms_in,
@@ -59,6 +62,15 @@ def target_problems(target: TargetSection) -> Iterator[tuple[str, str]]:
         yield "formatVersion", "must be 2 or 3"
     if target.file_megabytes is not None and not 1 <= target.file_megabytes <= 99_999:
         yield "fileMegabytes", "must be from 1 to 99999"
+    hours = target.version_hours
+    if hours is not None and not 0 < hours <= HOURS_MAX:
+        yield "versionHours", f"must be more than 0 and at most {HOURS_MAX}"
+    minutes = target.tag_minutes
+    if minutes is not None and not 0 <= minutes <= TAG_MINUTES_MAX:
+        yield "tagMinutes", f"must be from 0 to {TAG_MINUTES_MAX}"
+    hours = target.vacuum_hours
+    if hours is not None and not VACUUM_HOURS_MIN <= hours <= HOURS_MAX:
+        yield "vacuumHours", f"must be from {VACUUM_HOURS_MIN:g} to {HOURS_MAX}"
     is_delta = target.url.lower().startswith(DELTA)
     for table, value in target.partition.items():
         try:

@@ -19,6 +19,7 @@ from penstock.engines.lake.storage import Folder
 from penstock.engines.lake.url import parse_url
 from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts
+from penstock.ports.lake import TableFacts
 from penstock.ports.progress import SHOWN_MAX, Progress, ProgressRow, TargetReader
 from penstock.ports.target import ActionUnknown, Applied, TableSync, left_out_columns
 from penstock.sql.state_store import ACTIONS, check_action
@@ -221,6 +222,18 @@ class LakeProgress(Progress, TargetReader, ChunkCounts):
 def connect_progress(url: str, application_name: str) -> LakeProgress:
     """Return the progress of the lake that a URL names."""
     return LakeProgress(url, application_name)
+
+
+def read_table_facts(url: str) -> Mapping[str, TableFacts]:
+    """Return the facts of the lake's tables as the loader wrote them: the part `table_facts`."""
+    lake = parse_url(url)
+    state = LakeState(Folder(lake.state, lake.s3))
+    log = state.read_log()
+    missing = {} if log is None else log.missing
+    return {
+        name: replace(facts, missing=missing.get(name, 0))
+        for name, facts in state.read_tables().items()
+    }
 
 
 def _now() -> str:

@@ -8,6 +8,8 @@ which have no JVM. Not here: the marks and chunks of the bulk load (`chunk_recor
 - `syncs.json`: the tables that have, or had, a table sync (`SyncsState`).
 - `records.json`: the shapes of captured tables as applied (`RecordsState`).
 - `files.json`: the newest CL rows (`FilesState`).
+- `tables.json`: size and versions of the lake's tables (`TablesState`).
+- `upkeep.json`: when the whole upkeep was done last (`UpkeepState`).
 - `staged/<name>.json`: files that are staged and may never be committed (`StagedState`).
 """
 
@@ -25,6 +27,7 @@ import msgspec
 from penstock.engines.lake.format import LakeFailed, LakeUnreachable
 from penstock.engines.lake.storage import Folder
 from penstock.model import LOAD_AGAIN, TableName
+from penstock.ports.lake import TableFacts
 from penstock.ports.target import (
     Applied,
     FileProgress,
@@ -37,6 +40,8 @@ LOG_NAME = "log.json"
 SYNCS_NAME = "syncs.json"
 RECORDS_NAME = "records.json"
 FILES_NAME = "files.json"
+TABLES_NAME = "tables.json"
+UPKEEP_NAME = "upkeep.json"
 STAGED_FOLDER = "staged"
 SIDE_FOLDER = "side"
 FILES_MAX = 200
@@ -105,6 +110,26 @@ class FilesState:
     log_id: str
     rows: tuple[FileRow, ...] = ()
     restart_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesState:
+    """Facts of the lake's tables by `schema.name`, those of a batch as of its end."""
+
+    tables: Mapping[str, TableFacts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepState:
+    """Times of upkeep, microseconds since 1970 UTC; 0: never.
+
+    Attributes:
+        expired_us: When earlier versions of all tables were removed.
+        vacuumed_us: When files of all tables were deleted that no version needs.
+    """
+
+    expired_us: int = 0
+    vacuumed_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +208,23 @@ class LakeState:
         with self._lock:
             known = {**self.read_records(), **{row.source: row for row in rows}}
             self.write_records(log_id, known.values())
+
+    def read_tables(self) -> Mapping[str, TableFacts]:
+        """Return the facts of the lake's tables, as far as they are known, by `schema.name`."""
+        state = self._read(TABLES_NAME, TablesState)
+        return {} if state is None else state.tables
+
+    def write_tables(self, tables: Mapping[str, TableFacts]) -> None:
+        """Replace the facts of all tables."""
+        self._write(TABLES_NAME, TablesState(tables=tables))
+
+    def read_upkeep(self) -> UpkeepState:
+        """Return when the whole upkeep was done last."""
+        return self._read(UPKEEP_NAME, UpkeepState) or UpkeepState()
+
+    def write_upkeep(self, state: UpkeepState) -> None:
+        """Record when the whole upkeep was done last."""
+        self._write(UPKEEP_NAME, state)
 
     # --- CL rows ----------------------------------------------------------------------------------
 

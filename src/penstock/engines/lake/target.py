@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.codec.types import NO_CHOICES, Choices
 from penstock.engines.lake.apply import BatchApply
+from penstock.engines.lake.expiry import Expirer
 from penstock.engines.lake.format import LakeFailed, LakeFormat
 from penstock.engines.lake.history import Histories
 from penstock.engines.lake.opened import OpenLake
@@ -47,6 +48,7 @@ class LakeTarget(Target):
         self._limits = limits
         self._executor = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="lake-commit")
         self._notes: list[ShapeNote] = []
+        self._expirer = Expirer(lake)
 
     def use(self, jobs: GetJobs) -> None:
         self._lake.use(jobs)
@@ -73,7 +75,10 @@ class LakeTarget(Target):
         finally:
             self._notes += applying.notes
         began = self._lake.clock.monotonic_s()
-        if keep_up(self._lake, applying.names, self._limits):
+        is_done = bool(keep_up(self._lake, applying.names, self._limits))
+        is_done |= self._expirer.step(applying.names)
+        self._lake.note_tables(applying.names)
+        if is_done:
             return {**seconds, "upkeep": round(self._lake.clock.monotonic_s() - began, 3)}
         return seconds
 

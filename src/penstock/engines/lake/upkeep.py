@@ -3,15 +3,14 @@
 Each batch adds a file and marks rows of others as deleted. Files of one size are joined once there
 are eight of them, so a row is written again only a few times, and a table has few files. A file
 with many deleted rows is rewritten without them. Readers see the same rows before and after. Not
-here: removal of files that no version has any more, which is the formats' own (`VACUUM`,
-`expire_snapshots`).
+here: removal of earlier versions and of their files (`expiry.py`).
 """
 
 from __future__ import annotations
 
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -96,21 +95,33 @@ def keep_up(lake: OpenLake, names: Iterable[TableName], limits: Limits = DEFAULT
             if size <= left:
                 left -= size
                 due.setdefault(name, []).append(group)
+    return sum(replace_files(lake, due).values())
+
+
+def replace_files(
+    lake: OpenLake, due: Mapping[TableName, Sequence[tuple[LiveFile, ...]]]
+) -> dict[TableName, int]:
+    """Rewrite groups of files of each table as one file each; return how many were replaced.
+
+    It is 0 for a table whose commit was refused, because another writer was faster.
+
+    Raises the errors of the workers, of the session and of the format.
+    """
     if not due:
-        return 0
+        return {}
     token = secrets.token_hex(8)
     staged = lake.new_staged(token, [(name, lake.folders_of(name)) for name in due])
     faults.point("lake.compact.before")
-    replaced = [
-        _replace(lake, name, groups, f"{token}-{number}")
+    replaced = {
+        name: _replace(lake, name, groups, f"{token}-{number}")
         for number, (name, groups) in enumerate(due.items())
-    ]
+    }
     faults.point("lake.compact.after")
-    if all(replaced):
+    if all(replaced.values()):
         lake.state.remove_staged(token)
     else:
         lake.remove_files(staged, is_begun=True)
-    return sum(replaced)
+    return replaced
 
 
 def _replace(

@@ -28,6 +28,17 @@ ICEBERG_EXAMPLE = "iceberg://CATALOG/NAMESPACE"
 FORMAT_VERSIONS = (2, 3)
 FORMAT_VERSION_DEFAULT = 3
 FILE_MEGABYTES_DEFAULT = 128
+VACUUM_HOURS_DEFAULT = 168.0
+VACUUM_HOURS_MIN = 24.0
+"""Files of a copy that is not committed yet must be younger."""
+
+DELTA_VERSION_HOURS = 24.0
+ICEBERG_VERSION_HOURS = 3.0
+"""Shorter than Delta's, because each commit writes the list of all versions again."""
+
+HOURS_MAX = 8760
+TAG_MINUTES_MAX = 10_080
+"""A week: tags are kept as long."""
 STATE_FOLDER = "_penstock"
 
 _CATALOG = "catalog."
@@ -39,8 +50,19 @@ _S3 = "s3a."
 _CATALOG_CONF = "spark.sql.catalog."
 _SPARK_ONLY = frozenset({"cache-enabled"})
 _PLAIN_OPTIONS = frozenset(
-    {"formatVersion", "fileMegabytes", "history", "partition", "state", "classPath"}
+    {
+        "formatVersion",
+        "fileMegabytes",
+        "history",
+        "partition",
+        "state",
+        "classPath",
+        "tagMinutes",
+        "versionHours",
+        "vacuumHours",
+    }
 )
+_NUMBER = re.compile(r"\d{1,5}(\.\d{1,6})?\Z")
 _URI = re.compile(r"[a-z][a-z0-9+.\-]*:/")
 
 
@@ -60,6 +82,9 @@ class LakeUrl:
         class_path: Jars of the user's, such as a JDBC driver's, separated as in a class path.
         format_version: Iceberg's format of new tables, 2 or 3.
         file_bytes: Size of files that the bulk load writes, at most.
+        tag_minutes: Shortest time between two tags of all tables; 0: there are none.
+        version_hours: Time for which the table of batches names versions; they can be read.
+        vacuum_hours: Age at which Delta's removed files are deleted.
         history: Whether each table has a history beside it.
         partition: By the source's name of a table the terms by which it is partitioned.
     """
@@ -74,6 +99,9 @@ class LakeUrl:
     class_path: str = ""
     format_version: int = FORMAT_VERSION_DEFAULT
     file_bytes: int = FILE_MEGABYTES_DEFAULT * 2**20
+    tag_minutes: float = 0
+    version_hours: float = DELTA_VERSION_HOURS
+    vacuum_hours: float = VACUUM_HOURS_DEFAULT
     history: bool = False
     partition: Mapping[str, tuple[Term, ...]] = field(default_factory=dict)
 
@@ -133,6 +161,8 @@ def _parse_delta(scheme: str, place: str, query: Mapping[str, str]) -> LakeUrl:
         s3=complete_settings(_with_prefix(query, _S3), {}),
         class_path=query.get("classPath", ""),
         file_bytes=_file_bytes(query),
+        version_hours=float(query.get("versionHours", DELTA_VERSION_HOURS)),
+        vacuum_hours=float(query.get("vacuumHours", VACUUM_HOURS_DEFAULT)),
         history=query.get("history") == "true",
         partition=_partition(query, has_transforms=False),
     )
@@ -169,6 +199,8 @@ def _parse_iceberg(place: str, query: Mapping[str, str]) -> LakeUrl:
         class_path=query.get("classPath", ""),
         format_version=int(query.get("formatVersion", FORMAT_VERSION_DEFAULT)),
         file_bytes=_file_bytes(query),
+        version_hours=float(query.get("versionHours", ICEBERG_VERSION_HOURS)),
+        tag_minutes=float(query.get("tagMinutes", 0)),
         history=query.get("history") == "true",
         partition=_partition(query, has_transforms=True),
     )
@@ -191,6 +223,14 @@ def _check_query(query: Mapping[str, str]) -> None:
             raise UrlInvalid(f"formatVersion is {value}", hint="Write 2 or 3.")
         if name == "fileMegabytes" and not re.match(r"[1-9]\d{0,4}\Z", value):
             raise UrlInvalid(f"fileMegabytes is {value}", hint="Write a number from 1 to 99999.")
+        if name in ("versionHours", "vacuumHours") and not _is_hours(value):
+            raise UrlInvalid(
+                f"{name} is {value}", hint=f"Write a number of more than 0, at most {HOURS_MAX}."
+            )
+        if name == "tagMinutes" and not (_NUMBER.match(value) and float(value) <= TAG_MINUTES_MAX):
+            raise UrlInvalid(
+                f"tagMinutes is {value}", hint=f"Write a number from 0 to {TAG_MINUTES_MAX}."
+            )
         if name == "history" and value not in ("true", "false"):
             raise UrlInvalid(f"history is {value}", hint="Write true or false.")
         if name == "state" and not _URI.match(value):
@@ -210,6 +250,10 @@ def _partition(query: Mapping[str, str], *, has_transforms: bool) -> dict[str, t
             f"partition {error}",
             hint='Write it below [target]: partition = { "public.orders" = "region" }.',
         ) from None
+
+
+def _is_hours(text: str) -> bool:
+    return re.match(r"\d{1,4}(\.\d{1,6})?\Z", text) is not None and 0 < float(text) <= HOURS_MAX
 
 
 def _file_bytes(query: Mapping[str, str]) -> int:
@@ -241,6 +285,12 @@ def complete_url(target: TargetSection, conf: Mapping[str, str]) -> str:
         added["formatVersion"] = str(target.format_version)
     if target.file_megabytes is not None:
         added["fileMegabytes"] = str(target.file_megabytes)
+    if target.version_hours is not None:
+        added["versionHours"] = f"{target.version_hours:.6f}"
+    if target.tag_minutes is not None:
+        added["tagMinutes"] = f"{target.tag_minutes:.6f}"
+    if target.vacuum_hours is not None:
+        added["vacuumHours"] = f"{target.vacuum_hours:.6f}"
     if target.history:
         added["history"] = "true"
     if target.partition:

@@ -39,7 +39,8 @@ def import_library(name: str, *, to_install: str, reads: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise ReaderMissing(
             f"{reads} are read without Spark by the package {error.name}, which is not installed",
-            hint=f"Run: pip install '{to_install}'. Or read with Spark: .table(NAME, session)",
+            hint=f"Run: pip install '{to_install}'. penstock.lake can also read with Spark: "
+            ".at_commit(session=SESSION).",
         ) from error
 
 
