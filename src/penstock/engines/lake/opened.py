@@ -70,8 +70,8 @@ ICEBERG_ROWS_MAX = 2_000
 
 def kept_rows(lake: LakeUrl) -> Kept:
     """Return the rows of the table of batches that are kept."""
-    rows_max = ICEBERG_ROWS_MAX if lake.format == ICEBERG else Kept.rows_max
-    return Kept(hours=lake.version_hours, rows_max=rows_max)
+    kept = Kept(hours=lake.version_hours)
+    return replace(kept, rows_max=ICEBERG_ROWS_MAX) if lake.format == ICEBERG else kept
 
 
 def facts_of(snapshot: Snapshot, version_count: int, *, read_us: int) -> TableFacts:
