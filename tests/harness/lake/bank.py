@@ -9,6 +9,7 @@ accounts, no key twice. In the end all tables equal the source's. Not here: whic
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import sys
@@ -42,6 +43,9 @@ from penstock.control.tables.table_commands import resync
 from penstock.load.session import Session
 from penstock.model import TableName
 from plugins.postgres import Server
+
+# Otherwise polars warns that a faster planner is not installed.
+os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")
 
 TILL_COUNT, TILL_AMOUNT = 40, 100
 TOTAL = BANK_TOTAL + TILL_COUNT * TILL_AMOUNT
@@ -180,7 +184,7 @@ class IcebergKind(Kind):
     def read(self, name: str, version: int | None = None) -> dict[str, pa.Table]:
         table = self._open("public", name)
         assert table is not None, name
-        frame = polars.scan_iceberg(table, snapshot_id=version)
+        frame = polars.scan_iceberg(table, snapshot_id=version, reader_override="native")
         return {
             "pyiceberg": table.scan(snapshot_id=version).to_arrow(),
             "polars": frame.collect().to_arrow(),
