@@ -328,14 +328,8 @@ def verify(
     waiting = _Waiting(on_waiting or (lambda _text: None), stop, timeout_s)
     servers = server_pair(config)
     left_out = tables_in_sync(config)
-    if open_target is None:
-        open_target = verifier_of(config.target.url).open_target
-    target = partial(open_target, config.target.url, sessions=sessions)
     with ExitStack() as stack:
-        if _runs(config, "load") and config.pipeline.mode.has_change:
-            opened = _sides_while_running(config, waiting, sessions, stack, target, keep=repair)
-        else:
-            opened = _sides_at_rest(config, waiting, sessions, stack, target, keep=repair)
+        opened = _open_sides(config, waiting, sessions, stack, open_target, keep=repair)
         hasher = hasher_for(opened.source, opened.target)
         left_out |= tables_in_sync(config)  # and tables that have left the others meanwhile
         pairs, without, not_compared = _pairs(config, left_out)
@@ -485,6 +479,24 @@ def _check_comparable(config: Config) -> None:
 
 def _runs(config: Config, name: str) -> bool:
     return any(process.name == name and process.pid for process in processes(config))
+
+
+def _open_sides(
+    config: Config,
+    waiting: _Waiting,
+    sessions: int,
+    stack: ExitStack,
+    open_target: OpenTarget | None,
+    *,
+    keep: bool,
+) -> _Opened:
+    """Open both sides at one position. keep: see `_sides_while_running`, `_sides_at_rest`."""
+    if open_target is None:
+        open_target = verifier_of(config.target.url).open_target
+    target = partial(open_target, config.target.url, sessions=sessions)
+    is_running = _runs(config, "load") and config.pipeline.mode.has_change
+    open_them = _sides_while_running if is_running else _sides_at_rest
+    return open_them(config, waiting, sessions, stack, target, keep=keep)
 
 
 # --- while the loader runs ------------------------------------------------------------------------
