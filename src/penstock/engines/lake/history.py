@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import structlog
@@ -61,7 +61,7 @@ from penstock.engines.lake.opened import OpenLake
 from penstock.engines.lake.parquet import DataWriter
 from penstock.engines.lake.shape import same_columns
 from penstock.host import faults
-from penstock.model import Marker, PenstockError, Retry, TableName
+from penstock.model import Marker, PenstockError, TableName
 from penstock.ports.target import MergeBatch, StagingChanged, SyncState
 
 logger = structlog.get_logger(__name__)
@@ -79,7 +79,6 @@ class HistoryForeign(PenstockError):
     """A history belongs to another change log, so its numbers of changes are others."""
 
     code = "LK40"
-    retry: ClassVar[Retry] = "operator"
 
 
 class Histories:
