@@ -14,7 +14,9 @@ from penstock.control.pipeline.config_text import (
 )
 from penstock.engines.lake.url import complete_url, parse_url
 from penstock.host.errors import UrlInvalid, mask
+from penstock.model import TableName
 from penstock.ports.config import Config, TargetSection
+from penstock.ports.tables import plan_notes, plan_problems
 
 HADOOP = {
     "spark.sql.catalog.lake.type": "hadoop",
@@ -86,6 +88,8 @@ def test_an_iceberg_url_gets_the_catalogue_of_the_file(warehouse: str, root: str
         ("iceberg://lake/shop?formatVersion=1", "formatVersion is 1"),
         ("iceberg://lake/shop?fileMegabytes=0", "fileMegabytes is 0"),
         ("iceberg://lake/shop?state=here", "state is here"),
+        ("iceberg://lake/shop?partition=[1]", "partition"),
+        ("delta+file:///l?partition=%7B%22a%22:[%22day(b)%22]%7D", "columns as they are"),
         ("lake", "no lake"),
     ],
 )
@@ -113,6 +117,32 @@ def test_a_file_with_an_iceberg_target(tmp_path: Path) -> None:
         assert "hidden" not in shown
 
 
+def test_partitions_are_in_the_url(tmp_path: Path) -> None:
+    """One term, or several."""
+    lines = 'partition = {"public.a" = "day(at)", "public.ü b" = ["x y", "bucket(4, id)"]}'
+    config = load(tmp_path, f'url = "iceberg://lake/shop"\n{lines}', HADOOP)
+    found = parse_url(config.target.url).partition
+    assert {name: [str(one) for one in terms] for name, terms in found.items()} == {
+        "public.a": ["day(at)"],
+        "public.ü b": ["x y", "bucket(4, id)"],
+    }
+
+
+def test_plans_say_which_tables_cannot_be_partitioned(tmp_path: Path) -> None:
+    """Plans name unknown tables and columns, and columns of an unfit type."""
+    lines = 'partition = {"public.a" = ["day(at)", "gone"], "public.b" = "id"}'
+    url = load(tmp_path, f'url = "iceberg://lake/shop"\n{lines}', HADOOP).target.url
+    tables = {TableName("public", "a"): {"at": "string"}}
+    assert plan_problems(url, tables, whole=True) == [
+        "[target] partition of public.a: day(at) is for dates and timestamps, and at is string",
+        "[target] partition of public.a: gone names the column gone, which the table does not have",
+        "[target] partition names public.b, which is not a captured table",
+    ]
+    assert len(plan_problems(url, tables, whole=False)) == 2
+    assert plan_problems("postgresql://u@h/d", tables, whole=True) == []
+    assert "public.b is partitioned by id" in " ".join(plan_notes(url, ()))
+
+
 def test_keys_of_lakes_are_not_shown_for_a_database(tmp_path: Path) -> None:
     """A database has neither files nor their format."""
     config = load(tmp_path, 'url = "postgresql://u@h2/d"')
@@ -128,6 +158,18 @@ def test_keys_of_lakes_are_not_shown_for_a_database(tmp_path: Path) -> None:
         ('url = "delta+file:///l"\nbatchSeconds = 0', ConfigValueInvalid, "batchSeconds"),
         ('url = "delta+file:///l"\nfileMegabytes = 0', ConfigValueInvalid, "fileMegabytes"),
         ('url = "iceberg://lake/s"\nformatVersion = 1', ConfigValueInvalid, "must be 2 or 3"),
+        (
+            'url = "delta+file:///l"\npartition = {"public.a" = "day(at)"}',
+            ConfigValueInvalid,
+            r"partition of public\.a has day\(at\), and Delta Lake partitions by columns",
+        ),
+        (
+            'url = "iceberg://lake/s"\npartition = {"public.a" = ["days(at)"]}',
+            ConfigValueInvalid,
+            "has days, which is no transform",
+        ),
+        ('url = "iceberg://lake/s"\npartition = "at"', ConfigValueInvalid, "partition has a wrong"),
+        ('url = "postgresql://u@h2/d"\npartition = {a = "b"}', ConfigOtherEngine, "partition"),
         ('url = "iceberg://other/s"', ConfigUrlInvalid, "no properties of the catalogue other"),
         ('url = "delta+file://l"', ConfigUrlInvalid, "absolute path"),
     ],

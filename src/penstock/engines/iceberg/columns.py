@@ -14,7 +14,15 @@ from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from typing import Any
 
-from penstock.engines.lake.format import Change, ChangeKind, FeatureUnknown, LakeColumn, Snapshot
+from penstock.engines.lake.format import (
+    Change,
+    ChangeKind,
+    FeatureUnknown,
+    LakeColumn,
+    PartitionField,
+    Snapshot,
+    Transform,
+)
 
 V3 = "v3"
 """Feature of a table of format version 3: deletion vectors, values of added columns."""
@@ -130,6 +138,9 @@ def refuse_change(change: Change, snapshot: Snapshot) -> str:
     """Return why Iceberg cannot make a change in place; empty if it can."""
     present = snapshot.column(change.name)
     after = change.column
+    named = find_conflict(snapshot.partition, change, present)
+    if named:
+        return f"the table has a partition field {named}, and no column may have its name"
     if change.kind is ChangeKind.ADD:
         if after is None or after.initial is None:
             return ""
@@ -147,6 +158,28 @@ def refuse_change(change: Change, snapshot: Snapshot) -> str:
     if change.kind is ChangeKind.WIDEN and after is not None:
         return refuse_type(present.type, after.type)
     return ""
+
+
+def find_conflict(
+    fields: Iterable[PartitionField], change: Change, present: LakeColumn | None
+) -> str:
+    """Return the name of a partition field that a change gives to another column; else empty.
+
+    Iceberg makes such a change, and cannot read the table's metadata afterwards.
+    """
+    after = change.column
+    if after is None or change.kind not in (ChangeKind.ADD, ChangeKind.RENAME):
+        return ""
+    field_id = present.field_id if present is not None else 0
+    return next(
+        (
+            one.name
+            for one in fields
+            if one.name == after.name
+            and (one.transform is not Transform.IDENTITY or one.source.field_id != field_id)
+        ),
+        "",
+    )
 
 
 def has_default(column: LakeColumn) -> bool:

@@ -198,6 +198,8 @@ class LakeBulk(BulkTarget):
                 differing = _refusals(table, snapshot, wanted[definition.name])
                 differing += self._other_partition(definition, snapshot)
             if differing:
+                # Raised before the table is dropped, which cannot be created again.
+                self._partition(definition, wanted[definition.name])
                 self._unfit.add(table.name)
                 raise _shape_differs(table.name, definition, differing)
         notes: list[str] = []
@@ -227,7 +229,6 @@ class LakeBulk(BulkTarget):
         present = terms_of(snapshot.partition)
         if terms == present:
             return []
-        self._partition(definition, self._columns(definition))
         return [
             f"it is partitioned by {show_terms(present) or 'nothing'}, [target] partition says "
             f"{show_terms(terms) or 'nothing'}"
