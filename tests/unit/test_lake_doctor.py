@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -140,3 +141,56 @@ def test_a_lake_is_no_source(ask: Callable[[object, object], object]) -> None:
 
     with pytest.raises(PartMissing, match="target only"):
         ask(tables_at("delta+file:///lake"), Pipeline(Source()))
+
+
+@pytest.fixture
+def no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No keys of Amazon's in the environment or a file."""
+    for name in checks._KEY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+
+
+@pytest.mark.usefixtures("no_keys")
+def test_keys_of_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys must be found, both of them, and by workers on other machines, too."""
+    url = "delta+s3://bucket/lake"
+    (found,) = look(subject_of(url), "LC06")
+    assert (found.severity, "no keys for s3://bucket/lake" in found.what) == ("W", True)
+    (found,) = look(subject_of(f"{url}?s3a.access.key=a"), "LC06")
+    assert (found.severity, "secret.key is not set" in found.what) == ("E", True)
+    keys = "s3a.access.key=a&s3a.secret.key=b"
+    assert look(subject_of(f"{url}?{keys}", is_local_spark=False), "LC06") == []
+    assert look(subject_of("delta+file:///lake"), "LC06") == []
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    assert look(subject_of(url), "LC06") == []
+    (found,) = look(subject_of(url, is_local_spark=False), "LC06")
+    assert "this machine's environment alone" in found.what
+
+
+def test_a_catalogue_that_does_not_answer(tmp_path: Path) -> None:
+    """A port without a server, a folder that is missing, and no address are reported."""
+    lake = "iceberg://lake/shop?catalog.warehouse=/data/w&"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        rest = f"{lake}catalog.type=rest&catalog.uri=http://127.0.0.1:{port}"
+        jdbc = f"{lake}catalog.type=jdbc&catalog.uri=jdbc:postgresql://127.0.0.1:{port}/d"
+        assert look(subject_of(rest), "LC07") == look(subject_of(jdbc), "LC07") == []
+    for url in (rest, jdbc):
+        (found,) = look(subject_of(url), "LC07")
+        assert f"127.0.0.1:{port}" in found.what
+    (found,) = look(subject_of(f"{lake}catalog.type=rest"), "LC07")
+    assert "has no uri" in found.what
+    sqlite = f"{lake}catalog.type=jdbc&catalog.uri=jdbc:sqlite:{tmp_path}"
+    assert look(subject_of(f"{sqlite}/c.db"), "LC07") == []
+    (found,) = look(subject_of(f"{sqlite}/no/c.db"), "LC07")
+    assert "there is no folder" in found.what
+    assert look(subject_of("delta+file:///lake"), "LC07") == []
+
+
+def test_versions_that_end_too_early() -> None:
+    """Versions are kept for an hour at least."""
+    url = "delta+file:///lake?versionHours="
+    assert look(subject_of(f"{url}1"), "LC08") == []
+    (found,) = look(subject_of(f"{url}0.5"), "LC08")
+    assert "0.5 hours" in found.what

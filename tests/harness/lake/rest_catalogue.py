@@ -28,11 +28,33 @@ _STATUS = {
 _LEVEL_END = "\x1f"
 
 
-class RestCatalogue:
-    """Answers to requests."""
+_NAMESPACES = "/v1/{prefix}/namespaces"
+_TABLES = f"{_NAMESPACES}/{{namespace}}/tables"
+ENDPOINTS = (
+    f"GET {_NAMESPACES}",
+    f"POST {_NAMESPACES}",
+    f"GET {_NAMESPACES}/{{namespace}}",
+    f"HEAD {_NAMESPACES}/{{namespace}}",
+    f"GET {_TABLES}",
+    f"POST {_TABLES}",
+    *(f"{method} {_TABLES}/{{table}}" for method in ("GET", "HEAD", "POST", "DELETE")),
+)
+TRANSACTIONS = "POST /v1/{prefix}/transactions/commit"
 
-    def __init__(self, jobs: Jobs, folder: Path) -> None:
+
+class RestCatalogue:
+    """Answers to requests, one after the other.
+
+    Attributes:
+        transaction_count: Number of commits of several tables.
+    """
+
+    transaction_count = 0
+
+    def __init__(self, jobs: Jobs, folder: Path, *, has_transactions: bool = True) -> None:
         """Build the catalogue behind the answers."""
+        self._endpoints = [*ENDPOINTS, *([TRANSACTIONS] if has_transactions else [])]
+        self._lock = threading.Lock()
         jvm: Any = jobs.jvm
         self._iceberg = Iceberg(jvm)
         self._rest = self._iceberg.classes.rest
@@ -56,7 +78,11 @@ class RestCatalogue:
         try:
             parts = urlsplit(target)
             path = [unquote(part) for part in parts.path.strip("/").split("/")][1:]
-            return 200, self._route(method, path, parse_qs(parts.query), body)
+            with self._lock:
+                return 200, self._route(method, path, parse_qs(parts.query), body)
+        except LookupError as error:
+            shown = {"message": str(error), "type": "NotFoundException", "code": 404}
+            return 404, json.dumps({"error": shown})
         except Exception as error:  # any exception of Java is a response
             names = class_names(error)
             kind = next((name for name in names if name in _STATUS), "")
@@ -70,7 +96,10 @@ class RestCatalogue:
         handlers, catalogue = self._handlers, self._catalogue
         match (method, *path):
             case ("GET", "config"):
-                return '{"defaults":{},"overrides":{}}'
+                return json.dumps({"defaults": {}, "overrides": {}, "endpoints": self._endpoints})
+            case ("POST", "transactions", "commit") if TRANSACTIONS in self._endpoints:
+                self._commit(body)
+                return ""
             case ("GET", "namespaces"):
                 return self._json(handlers.listNamespaces(catalogue, self._namespace(parents)))
             case ("POST", "namespaces"):
@@ -86,7 +115,21 @@ class RestCatalogue:
                 return self._json(created)
             case (_, "namespaces", _, "tables", name):
                 return self._table(method, self._iceberg.identifier(levels, name), body)
-        return ""  # metrics
+            case ("POST", *_, "metrics"):
+                return ""
+        raise LookupError(f"no such endpoint: {method} {'/'.join(path)}")
+
+    def _commit(self, body: str) -> None:
+        """Commit several tables, or none: all requirements are checked before the first."""
+        request = self._rest.requests.CommitTransactionRequestParser.fromJson(body)
+        changes = list(request.tableChanges())
+        for change in changes:
+            metadata = self._catalogue.loadTable(change.identifier()).operations().current()
+            for requirement in list(change.requirements()):
+                requirement.validate(metadata)
+        for change in changes:
+            self._handlers.updateTable(self._catalogue, change.identifier(), change)
+        self.transaction_count += 1
 
     def _table(self, method: str, identifier: Any, body: str) -> str:
         if method == "DELETE":
@@ -110,8 +153,14 @@ class RestCatalogue:
 
 @contextmanager
 def serve_rest_catalogue(jobs: Jobs, folder: Path) -> Iterator[str]:
-    """Serve a catalogue of the tables in a folder; yield its URI."""
-    catalogue = RestCatalogue(jobs, folder)
+    """Serve a catalogue of the tables in a folder that commits them one by one; yield its URI."""
+    with serve_catalogue(RestCatalogue(jobs, folder, has_transactions=False)) as uri:
+        yield uri
+
+
+@contextmanager
+def serve_catalogue(catalogue: RestCatalogue) -> Iterator[str]:
+    """Serve a catalogue; yield its URI."""
 
     class Handler(BaseHTTPRequestHandler):
         """One connection."""

@@ -10,15 +10,16 @@ shapes (`shape.py`), the commit itself (the format).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import structlog
 
 from penstock.engines.lake.apply_files import rewrite_table
 from penstock.engines.lake.apply_lookups import discard, look_up_keys
-from penstock.engines.lake.batches import applied_by_another
+from penstock.engines.lake.batches import BATCHES, applied_by_another
 from penstock.engines.lake.format import (
     Commit,
     CommitRefused,
@@ -26,7 +27,9 @@ from penstock.engines.lake.format import (
     LakeRows,
     LookupOutcome,
     Mark,
+    MarkNotNewer,
     NewFile,
+    Prepared,
     Snapshot,
     WriterSpec,
 )
@@ -70,6 +73,8 @@ faults.declare(
     "lake.lookup.after",
     "lake.commit.before",
     "lake.commit.after",
+    "lake.together.before",
+    "lake.together.after",
     "lake.batch.before",
     "lake.batch.after",
     "lake.state.after",
@@ -131,6 +136,14 @@ def forgotten(table: TableName) -> StagingChanged:
     )
 
 
+@contextmanager
+def _needed_features() -> Iterator[None]:
+    try:
+        yield
+    except FeatureNeeded as error:
+        raise ShapeNotApplicable(error.message, hint=error.hint, **error.fields) from error
+
+
 class BatchApply:
     """One staged batch while it is applied."""
 
@@ -143,7 +156,7 @@ class BatchApply:
         table_sync: TableSync | None,
         at: Applied,
     ) -> None:
-        """Keep the parts; `names` and `notes` are filled by `run`.
+        """Keep the parts; `run` fills `names`, `notes`, and the `versions` of the batch's row.
 
         Args:
             lake: The lake, bound to its log.
@@ -162,6 +175,8 @@ class BatchApply:
         self._specs: dict[str, WriterSpec] = {}
         self._token = ""
         self.notes: list[ShapeNote] = []
+        self.versions: Mapping[str, int] | None = None
+        self._is_ended = False
         self.names: set[TableName] = set()
 
     def run(self) -> Mapping[str, float]:
@@ -188,7 +203,7 @@ class BatchApply:
                 self._look_at(work)
             if history is not None:
                 history.apply_phase(number)
-            self._apply_phase(works)
+            self._apply_phase(works, ends=number == len(phases) - 1 and self._may_end_together)
         self._steps.end_step("apply")
         faults.point("lake.batch.before")
         self._end()
@@ -298,13 +313,18 @@ class BatchApply:
 
     # --- one phase --------------------------------------------------------------------------------
 
-    def _apply_phase(self, works: Sequence[TableWork]) -> None:
-        """Look up, and commit all tables of a phase; repeat what other writers were faster at."""
+    def _apply_phase(self, works: Sequence[TableWork], *, ends: bool) -> None:
+        """Look up, and commit all tables of a phase; repeat what other writers were faster at.
+
+        ends: The batch's row may be committed with them.
+        """
         pending = [work for work in works if self._has_work(work)]
         for attempt in range(1, COMMITS_MAX + 1):
             self._look_up(pending, attempt)
             faults.point("lake.lookup.after")
-            refused = self._commit_all(pending)
+            refused = (
+                self._commit_together(pending) if ends and pending else self._commit_all(pending)
+            )
             if not refused:
                 return
             if attempt == COMMITS_MAX:
@@ -478,33 +498,85 @@ class BatchApply:
         return refused
 
     def _commit(self, work: TableWork) -> None:
+        commit = self._make_commit(work)
+        faults.point("lake.commit.before")
+        with _needed_features():
+            self._lake.commit(work.name, commit)
+        faults.point("lake.commit.after")
+        self._note_commit(work, commit)
+
+    def _make_commit(self, work: TableWork) -> Commit:
         assert work.snapshot is not None, "it was looked at"
         assert work.plan is not None, "it was looked at"
-        lake = self._lake
         record = work.plan.shape.record
-        is_new = record != lake.record(work.name)
-        faults.point("lake.commit.before")
-        try:
-            lake.commit(
-                work.name,
-                Commit(
-                    base_version=work.snapshot.version,
-                    adds=work.adds,
-                    deletes=tuple(file for one in work.lookups for file in one.deletes),
-                    removes_all=work.is_emptied,
-                    changes=work.plan.changes,
-                    mark=work.mark,
-                    record=encode_record(record) if is_new else None,
-                ),
-            )
-        except FeatureNeeded as error:
-            raise ShapeNotApplicable(error.message, hint=error.hint, **error.fields) from error
-        faults.point("lake.commit.after")
-        if is_new:
-            self._records[work.name] = record
+        return Commit(
+            base_version=work.snapshot.version,
+            adds=work.adds,
+            deletes=tuple(file for one in work.lookups for file in one.deletes),
+            removes_all=work.is_emptied,
+            changes=work.plan.changes,
+            mark=work.mark,
+            record=encode_record(record) if record != self._lake.record(work.name) else None,
+        )
+
+    def _note_commit(self, work: TableWork, commit: Commit) -> None:
+        assert work.plan is not None, "it was looked at"
+        if commit.record is not None:
+            self._records[work.name] = work.plan.shape.record
         self.notes += work.plan.notes
 
+    @property
+    def _may_end_together(self) -> bool:
+        """Return whether the batch's row may be in one commit with its tables."""
+        is_alone = self._table_sync is not None or self._lake.histories is not None
+        return self._lake.catalogue.can_commit_together and not is_alone
+
+    def _commit_together(self, works: Sequence[TableWork]) -> list[tuple[TableWork, CommitRefused]]:
+        """Commit tables and the batch's row in one step; return the works if that was refused.
+
+        Commits them one by one if the catalogue cannot do it. Raises AppliedByAnother.
+        """
+        lake = self._lake
+        commits = [(work, self._make_commit(work)) for work in works]
+        try:
+            with _needed_features():
+                prepared = list(self._executor.map(self._prepare, commits))
+            found = {str(one.table.name): one.snapshot.version for one in prepared}
+            versions = {**lake.complete_versions(), **found}
+            row = lake.prepare(BATCHES, self._make_row(versions))
+            faults.point("lake.together.before")
+            if not lake.commit_together([*prepared, row]):
+                logger.info("catalogue commits tables one by one")
+                return self._commit_all(works)
+        except (CommitRefused, MarkNotNewer) as error:
+            lake.batches.refresh()
+            lake.batches.check_at(self._at)
+            if isinstance(error, MarkNotNewer):
+                raise
+            return [(work, error) for work in works]
+        faults.point("lake.together.after")
+        self._is_ended = True
+        for work, commit in commits:
+            self._note_commit(work, commit)
+        return []
+
+    def _prepare(self, made: tuple[TableWork, Commit]) -> Prepared:
+        work, commit = made
+        return self._lake.prepare(work.name, commit)
+
     # --- after ------------------------------------------------------------------------------------
+
+    def _make_row(self, versions: Mapping[str, int]) -> Commit:
+        """Return the commit of the batch's row. versions: of all tables."""
+        lake, after = self._lake, self._batch.after
+        self.versions = dict(versions) if lake.has_passed(after) else None
+        return lake.batches.make_commit(
+            self._at,
+            after,
+            self.versions,
+            token=self._token or secrets.token_hex(8),
+            applied_us=lake.clock.now_us(),
+        )
 
     def _end(self) -> None:
         """Write the batch's row, or move the table that catches up."""
@@ -513,13 +585,8 @@ class BatchApply:
             row = replace(self._table_sync, applied=batch.after)
             lake.write_syncs([row], self._at)
             return
-        versions = lake.complete_versions()
-        lake.batches.append(
-            self._at,
-            batch.after,
-            versions if lake.has_passed(batch.after) else None,
-            token=self._token or secrets.token_hex(8),
-            applied_us=lake.clock.now_us(),
-        )
+        if not self._is_ended:
+            row = self._make_row(lake.complete_versions())
+            lake.batches.commit(row, self._at)
         lake.forget_ahead(batch.after)
         lake.write_log(batch.after)

@@ -152,7 +152,7 @@ class Batches:
         if not self.applied_place.is_at(at):
             raise applied_by_another(at, self.applied_place)
 
-    def append(
+    def make_commit(
         self,
         at: Applied,
         after: Applied,
@@ -161,8 +161,8 @@ class Batches:
         token: str,
         applied_us: int,
         syncs: Iterable[TableSync] | None = None,
-    ) -> None:
-        """Commit a batch's row.
+    ) -> Commit:
+        """Write a batch's row to a file; return the commit that adds it.
 
         Args:
             at: Where the lake is.
@@ -201,15 +201,12 @@ class Batches:
         removed = tuple(file.name for file in (*joined, *old))
         added = self._write(row, snapshot, f"{token}-batch")
         faults.point("lake.batch.written")
-        self._commit(
-            Commit(
-                base_version=snapshot.version,
-                adds=(added,),
-                removes=removed,
-                mark=Mark.of(self._log_id, after),
-                record=None if syncs is None else self._record(syncs),
-            ),
-            at,
+        return Commit(
+            base_version=snapshot.version,
+            adds=(added,),
+            removes=removed,
+            mark=Mark.of(self._log_id, after),
+            record=None if syncs is None else self._record(syncs),
         )
 
     def renew(self, versions: Mapping[str, int], *, token: str, applied_us: int) -> None:
@@ -230,7 +227,7 @@ class Batches:
             return  # no batch was applied, or a loader must complete one
         newest["applied_at"] = applied_us
         newest["versions"] = _encode_versions({**json.loads(newest["versions"]), **versions})
-        self._commit(
+        self.commit(
             Commit(
                 base_version=snapshot.version,
                 adds=(self._write(_make_row(newest.values()), snapshot, f"{token}-batch"),),
@@ -270,7 +267,7 @@ class Batches:
     def write_syncs(self, at: Applied, syncs: Iterable[TableSync]) -> None:
         """Commit table syncs; the lake stays where it is. Raises AppliedByAnother."""
         self.check_at(at)
-        self._commit(
+        self.commit(
             Commit(
                 base_version=self.snapshot.version,
                 record=self._record(syncs),
@@ -279,7 +276,7 @@ class Batches:
             at,
         )
 
-    def _commit(self, commit: Commit, at: Applied) -> None:
+    def commit(self, commit: Commit, at: Applied) -> None:
         """Commit, and repeat it if another writer's maintenance was faster.
 
         Raises AppliedByAnother if the lake is somewhere else by then.

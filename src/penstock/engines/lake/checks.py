@@ -1,4 +1,4 @@
-"""Doctor for lakes, which are targets only: the checks LC01 to LC05. The part `checks`.
+"""Doctor for lakes, which are targets only: the checks LC01 to LC08. The part `checks`.
 
 They use the storage as the loader and its workers do, and start no JVM. Not here: questions to an
 Iceberg catalogue, which the first job of a load asks.
@@ -7,15 +7,20 @@ Iceberg catalogue, which the first job of a load asks.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import secrets
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from penstock.engines.lake.format import LakeUnreachable
 from penstock.engines.lake.jars import LakeJarsMissing, delta_jars, find_jars, iceberg_jars
+from penstock.engines.lake.object_store import S3A
 from penstock.engines.lake.plan import no_source
 from penstock.engines.lake.storage import Folder, file_system, path_in
 from penstock.engines.lake.url import DELTA, LakeUrl, parse_url
@@ -45,6 +50,22 @@ NOT_FOUND_BEFORE: Mapping[str, str] = {
     "LK10 LK11": "of tables and files that exist already, while rows are loaded",
 }
 SKEW_S_MAX = 60.0
+READER_HOURS_MIN = 1.0
+CONNECT_S_MAX = 5.0
+_PORTS: Mapping[str, int] = {
+    "http": 80,
+    "https": 443,
+    "postgresql": 5432,
+    "mysql": 3306,
+    "mariadb": 3306,
+}
+_KEY_VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
 PROBE = "doctor"
 
 
@@ -202,6 +223,103 @@ def clocks_agree(subject: LakeSubject) -> Iterator[Finding]:
             f"the clocks of this machine and of the storage differ by {skew_s:.0f} s",
             "VACUUM and expiry decide by time which files are old",
             "synchronise both clocks by NTP",
+            severity=Severity.WARNING,
+        )
+
+
+@TARGET_CHECKS.check("LC06", "keys of the object store")
+def has_keys(subject: LakeSubject) -> Iterator[Finding]:
+    """Report an object store whose keys are found nowhere, or for one half of the work alone."""
+    lake = subject.lake
+    if not lake.is_on_s3:
+        return
+    named = [name for name in ("access.key", "secret.key") if lake.s3.get(name)]
+    if len(named) == 1:
+        missing = "secret.key" if named == ["access.key"] else "access.key"
+        yield _finding(
+            "LC06",
+            f"{S3A}{missing} is not set, and {S3A}{named[0]} is",
+            "both are needed to sign a request",
+            f"set {S3A}{missing} below [spark.conf]",
+        )
+    elif not named and not _has_ambient_keys():
+        yield _finding(
+            "LC06",
+            f"no keys for {lake.root or lake.state} below [spark.conf], nor in the environment",
+            "only a role of the machine can provide them, on this machine and on each worker's",
+            f"set {S3A}access.key and secret.key below [spark.conf], or AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY",
+            severity=Severity.WARNING,
+        )
+    elif not named and not subject.is_local_spark:
+        yield _finding(
+            "LC06",
+            "the keys of the object store are in this machine's environment alone",
+            "Spark's workers on other machines find none, unless those have a role",
+            f"set {S3A}access.key and secret.key below [spark.conf]",
+            severity=Severity.WARNING,
+        )
+
+
+def _has_ambient_keys() -> bool:
+    """Return whether Amazon's libraries find keys or a role without being told."""
+    if any(os.environ.get(name) for name in _KEY_VARIABLES):
+        return True
+    shared = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
+    return Path(shared).expanduser().is_file()
+
+
+@TARGET_CHECKS.check("LC07", "the catalogue answers")
+def catalogue_answers(subject: LakeSubject) -> Iterator[Finding]:
+    """Connect to the catalogue's server from this machine: workers do not need it."""
+    lake = subject.lake
+    kind, uri = lake.properties.get("type", ""), lake.properties.get("uri", "")
+    if lake.format == DELTA or kind not in ("rest", "jdbc"):
+        return
+    setting = f"spark.sql.catalog.{lake.catalog}.uri"
+    if not uri:
+        yield _finding(
+            "LC07",
+            f"the catalogue {lake.catalog} has no uri",
+            "Spark does not know where it is",
+            f"set {setting} below [spark.conf]",
+        )
+        return
+    if reason := _why_unreachable(uri):
+        yield _finding(
+            "LC07",
+            f"the catalogue {lake.catalog} cannot be reached: {reason}",
+            "no table can be created or committed",
+            f"check {setting} below [spark.conf], and that its server runs",
+        )
+
+
+def _why_unreachable(uri: str) -> str:
+    """Return why a catalogue's place cannot be reached; empty if it can, or is not known."""
+    if file := re.match(r"jdbc:sqlite:(/[^?]*)", uri):
+        folder = Path(file[1]).parent
+        return "" if folder.is_dir() else f"there is no folder {folder}"
+    parts = urlsplit(uri.removeprefix("jdbc:"))
+    port = parts.port or _PORTS.get(parts.scheme)
+    if not parts.hostname or port is None:
+        return ""
+    try:
+        socket.create_connection((parts.hostname, port), timeout=CONNECT_S_MAX).close()
+    except OSError as error:
+        return f"{parts.hostname}:{port}: {error}"
+    return ""
+
+
+@TARGET_CHECKS.check("LC08", "versions are kept for readers")
+def keeps_versions(subject: LakeSubject) -> Iterator[Finding]:
+    """Report versions that end before a long query does."""
+    lake = subject.lake
+    if lake.version_hours < READER_HOURS_MIN:
+        yield _finding(
+            "LC08",
+            f"earlier versions of tables are kept for {lake.version_hours:g} hours",
+            "a query that takes longer than that fails when its files are removed",
+            f"set [target] versionHours = {READER_HOURS_MIN:g} or more",
             severity=Severity.WARNING,
         )
 

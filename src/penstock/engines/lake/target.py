@@ -14,6 +14,7 @@ from penstock.engines.lake.format import LakeFailed, LakeFormat
 from penstock.engines.lake.history import Histories
 from penstock.engines.lake.opened import OpenLake
 from penstock.engines.lake.staging import LakeStaging
+from penstock.engines.lake.tags import Tags
 from penstock.engines.lake.upkeep import DEFAULT_LIMITS, Limits, keep_up
 from penstock.engines.lake.url import parse_url
 from penstock.host.clock import REAL_CLOCK, Clock
@@ -47,6 +48,7 @@ class LakeTarget(Target):
         self._lake = lake
         self._limits = limits
         self._executor = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="lake-commit")
+        self._tags = Tags(lake.tag_minutes)
         self._notes: list[ShapeNote] = []
         self._expirer = Expirer(lake)
 
@@ -74,6 +76,7 @@ class LakeTarget(Target):
             seconds = applying.run()
         finally:
             self._notes += applying.notes
+        self._tags.add_if_due(self._lake, applying.versions, batch.after.gsn, self._executor)
         began = self._lake.clock.monotonic_s()
         is_done = bool(keep_up(self._lake, applying.names, self._limits))
         is_done |= self._expirer.step(applying.names)
