@@ -172,11 +172,13 @@ def commits_are_safe(subject: LakeSubject) -> Iterator[Finding]:
     if lake.format == DELTA:
         yield _finding(
             "LC03",
-            f"Delta tables at {lake.root} are safe with one writer only",
-            "the store's class in the jars does not ask S3 to refuse the second of two commits, so "
-            "a compaction from elsewhere could be lost, or lose a batch",
-            "run maintenance of these tables while the loader is paused; or configure Delta's "
-            "S3DynamoDBLogStore by [spark.conf] spark.delta.logStore.s3a.impl",
+            f"Delta tables at {lake.root} are safe with writers that ask S3 to refuse the second "
+            "of two commits",
+            "penstock does, and delta-rs; Spark does with fs.s3a.performance.flags = create only, "
+            "and replaces a batch's commit otherwise; a store that ignores If-None-Match is safe "
+            "with one writer",
+            "let Spark change these tables with spark.hadoop.fs.s3a.performance.flags = create, or "
+            "while the loader is paused",
             severity=Severity.WARNING,
         )
     elif lake.properties.get("type") == "hadoop":
