@@ -125,10 +125,8 @@ def test_demo_fills_a_lake_that_can_be_read(temporary: Path, tmp_path: Path, lak
     *_, verdict, place, first, second, third = demo.lines
     assert verdict.startswith("source and target are equal: 12 tables"), demo.lines
     assert f"penstock-demo-{lake}" in place
-    lines = [line.strip() for line in (first, second, third)]
-    read = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False
-    )
+    code = "\n".join((first, second, third))
+    read = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert read.returncode == 0, read.stderr
     for state in ("new", "paid", "sent", "returned"):
         assert state in read.stdout, read.stdout

@@ -206,7 +206,7 @@ def closing_lines(outcome: DemoOutcome) -> list[str]:
         lines.append("SOURCE AND TARGET DIFFER: this is a bug in penstock, please report it")
     if outcome.lake is not None:
         lines.append(f"the lake stays in {outcome.lake.folder}; read it in Python:")
-        lines += [f"    {line}" for line in outcome.lake.lines]
+        lines += outcome.lake.lines  # not indented: they can be pasted into Python
     return lines
 
 
