@@ -19,6 +19,8 @@ from harness.lake.bank import LakeBank
 from harness.lake.bank_kills import (
     BULK_POINTS,
     COMPACT_POINTS,
+    ELSEWHERE,
+    EXPIRE_POINTS,
     FILL_POINTS,
     FORMAT_POINTS,
     KINDS,
@@ -68,6 +70,7 @@ def test_no_point_is_forgotten() -> None:
         for name in engine.parts:
             engine.part(name)
     listed = {*COMPACT_POINTS, *FILL_POINTS, *BULK_POINTS, *WORKER_POINTS}
+    listed |= {*EXPIRE_POINTS, *ELSEWHERE}
     listed |= {point for kind in KINDS for point in points_of(kind)}
     prefixes = ("lake.", *(f"{name}." for name in FORMAT_POINTS))
     assert {name for name in faults.names() if name.startswith(prefixes)} <= listed
@@ -77,6 +80,7 @@ def test_no_point_is_forgotten() -> None:
 def list_steps(kind: str) -> list[Step]:
     """Return a kill at every point: of the bulk load, of batches, of upkeep, of changed shapes."""
     steps = [_kill(point, 2) for point in BULK_POINTS]
+    steps += [Step(action="expire", point=f"{point}:2") for point in EXPIRE_POINTS]
     steps += [_kill(point, LATER.get(point, 1)) for point in points_of(kind)]
     steps += [_kill(point) for point in COMPACT_POINTS]
     shapes = FILL_POINTS if fills(kind) else ("lake.commit.before", "lake.commit.after")

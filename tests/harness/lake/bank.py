@@ -40,6 +40,9 @@ from harness.pipelines.pipeline import write_pipeline
 from penstock.control.pipeline.config import load_config
 from penstock.control.run.resend import resend
 from penstock.control.tables.table_commands import resync
+from penstock.engines.lake.state import LakeState, UpkeepState
+from penstock.engines.lake.storage import Folder
+from penstock.engines.lake.url import parse_url
 from penstock.load.session import Session
 from penstock.model import TableName
 from plugins.postgres import Server
@@ -602,6 +605,11 @@ class LakeBank:
     def resend(self) -> None:
         """Put the rows of a table with money into the log again; the loader replaces its rows."""
         resend(load_config(self.file), [TableName("public", RESENT)])
+
+    def make_expiry_due(self) -> None:
+        """Let the next loader find that earlier versions were removed long ago."""
+        state = LakeState(Folder(parse_url(self.kind.url).state, {}))
+        state.write_upkeep(UpkeepState(expired_us=1, vacuumed_us=1))
 
     def resync(self) -> None:
         """Request that a table without money is copied again, apart from the others."""

@@ -33,6 +33,9 @@ COMPACT_POINTS = (
 FILL_POINTS = ("lake.fill.before", "lake.fill.written", "lake.fill.after")
 """Points of a new column's values in existing rows, which Iceberg 3 keeps in its metadata."""
 
+EXPIRE_POINTS = ("lake.expire.before", "lake.expire.after")
+"""Points of the removal of earlier versions, which is due once an hour."""
+
 BULK_POINTS = (
     "lake.bulk.begin",
     "lake.bulk.commit.before",
@@ -41,6 +44,16 @@ BULK_POINTS = (
 )
 WORKER_POINTS = ("lake.bulk.file", "bulk.chunk.copied", "bulk.chunk.committed")
 """Points in a Spark worker, which a loader with a JVM of its own has."""
+
+ELSEWHERE = {
+    # Catalogues that commit several tables in one step, and tags: tests/lake/test_several_tables.py
+    *("lake.together.before", "lake.together.after"),
+    *("iceberg.together.before", "iceberg.together.after", "lake.tag.before", "lake.tag.after"),
+    # tests/lake/test_history_core.py
+    *("lake.history.before", "lake.history.after", "lake.history.copied", "lake.history.done"),
+    *("lake.repair.commit.before", "lake.repair.commit.after"),  # tests/lake/test_repair.py
+}
+"""Points that a loader into Delta or a Hadoop catalogue does not pass, without such options."""
 
 FORMAT_POINTS = {
     "delta": ("delta.commit.before", "delta.commit.after"),
@@ -63,7 +76,7 @@ class Step:
     """One kill and what the source does before.
 
     Attributes:
-        action: `kill`, `moment`, `zombie`, `empty`, `column`, `resend` or `resync`.
+        action: `kill`, `moment`, `zombie`, `empty`, `column`, `expire`, `resend` or `resync`.
         point: `name:nth`; of a random moment the seconds after the start.
     """
 
@@ -79,6 +92,7 @@ WEIGHTS = {
     "empty": 5,
     "column": 5,
     "resend": 4,
+    "expire": 4,
     "resync": 3,
 }
 
@@ -100,6 +114,8 @@ def draw(choose: random.Random, kind: str, count: int) -> Iterator[Step]:
             point = f"{choose.choice(every)}:1"
         elif action == "column" and fills(kind):
             point = f"{choose.choice(FILL_POINTS)}:1"
+        elif action == "expire":
+            point = f"{choose.choice(EXPIRE_POINTS)}:{choose.randint(1, 3)}"
         elif action == "resync":
             point = f"{choose.choice(BULK_POINTS)}:1"
         yield Step(action="kill" if action == "compact" else action, point=point)
@@ -130,6 +146,8 @@ def _carry_out(bank: LakeBank, step: Step, timeout_s: float) -> str:
         bank.teller.truncate()
     elif step.action == "column":
         bank.teller.add_column()
+    elif step.action == "expire":
+        bank.make_expiry_due()
     elif step.action == "resend":
         bank.resend()
     elif step.action == "resync":

@@ -17,9 +17,11 @@ import sys
 import tempfile
 import time
 import traceback
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -28,7 +30,7 @@ from penstock.load.session import Session
 from penstock.ports.target import AppliedByAnother
 
 END_TIMEOUT_S = 900.0
-_PRELOADED = ("harness.lake.lives", "penstock.control.run.load_process", "pyspark")
+_PRELOADED = ("harness.lake.lives", "harness.lake.preloaded", "pyspark")
 _context = multiprocessing.get_context("forkserver")
 
 
@@ -98,7 +100,8 @@ class Life:
             is_second=is_second,
         )
         self._process = _context.Process(target=_live, args=(birth,), daemon=True)
-        self._process.start()
+        with _without_main():
+            self._process.start()
         self.start_count += 1
 
     @property
@@ -155,6 +158,17 @@ class Life:
     def read_output(self, size: int = 3000) -> str:
         """Return the end of the output of all lives."""
         return self.output.read_text(errors="replace")[-size:] if self.output.exists() else ""
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Let a new process not import the program of this one, which costs more than a batch."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _live(birth: Birth) -> None:
