@@ -16,17 +16,10 @@ _FIXED: Mapping[str, str] = {
     "spark.databricks.delta.writeChecksumFile.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
-_ON_S3: Mapping[str, str] = {
-    # With it, Hadoop asks S3 to refuse a file of the log that exists when it is written (If-None-
-    # Match). Delta's own class looks for the file before it writes, so the second of two commits at
-    # the same time would replace the first.
-    "spark.hadoop.fs.s3a.performance.flags": "create",
-}
 
 
 def properties(url: str) -> Mapping[str, str]:
     """Return the properties, with the jars as the driver's class path. Raises LakeJarsMissing."""
     lake = parse_url(url)
     jars = class_path(delta_jars(is_on_s3=lake.is_on_s3))
-    on_s3 = _ON_S3 if lake.is_on_s3 else {}
-    return {**_FIXED, **on_s3, **spark_properties(lake.s3), "spark.driver.extraClassPath": jars}
+    return {**_FIXED, **spark_properties(lake.s3), "spark.driver.extraClassPath": jars}

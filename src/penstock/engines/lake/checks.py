@@ -172,13 +172,10 @@ def commits_are_safe(subject: LakeSubject) -> Iterator[Finding]:
     if lake.format == DELTA:
         yield _finding(
             "LC03",
-            f"Delta tables at {lake.root} are safe with writers that ask S3 to refuse the second "
-            "of two commits",
-            "penstock does, and delta-rs; Spark does with fs.s3a.performance.flags = create only, "
-            "and replaces a batch's commit otherwise; a store that ignores If-None-Match is safe "
-            "with one writer",
-            "let Spark change these tables with spark.hadoop.fs.s3a.performance.flags = create, or "
-            "while the loader is paused",
+            f"Delta tables at {lake.root} are safe with one writer only",
+            "Delta's class for S3 looks for a commit's file before it writes it, and does not ask S3 "
+            "to refuse the second of two: a compaction from elsewhere could be lost, or lose a batch",
+            "let one loader work there, and run other maintenance of these tables while it is paused",
             severity=Severity.WARNING,
         )
     elif lake.properties.get("type") == "hadoop":

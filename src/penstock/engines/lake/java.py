@@ -19,7 +19,7 @@ _CAUSES_MAX = 8
 _MESSAGE_CHARACTERS = 500
 # Simple names of the exceptions by which Delta and Iceberg refuse a commit. Sources:
 # org.apache.spark.sql.delta.DeltaConcurrentModificationException and its subclasses;
-# org.apache.iceberg.exceptions. RemoteFileChangedException: S3 has the file of the log already.
+# org.apache.iceberg.exceptions.
 _REFUSALS = frozenset(
     {
         "CommitFailedException",
@@ -32,7 +32,6 @@ _REFUSALS = frozenset(
         "DeltaConcurrentModificationException",
         "MetadataChangedException",
         "ProtocolChangedException",
-        "RemoteFileChangedException",
         "ValidationException",
     }
 )
