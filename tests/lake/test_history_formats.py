@@ -19,7 +19,7 @@ from deltalake import DeltaTable as RustTable
 from deltalake import QueryBuilder
 from pyiceberg.table import StaticTable
 
-from harness.lake.applying import LakeRun, Shop, content_of, create_table
+from harness.lake.applying import InlineJobs, LakeRun, Shop, content_of, create_table
 from harness.lake.histories import check_changes, in_order, replay
 from harness.lake.iceberg import hadoop_place
 from harness.pipelines.changes import Change, relation
@@ -50,6 +50,16 @@ POINTS = (
 )
 
 
+class JavaJobs(InlineJobs):
+    """Session whose jobs run in this process, beside a JVM of its own."""
+
+    def __init__(self, java: OwnJava, *, has_spark: bool) -> None:
+        """Keep the JVM's classes. has_spark: the format needs a SparkSession of the JVM."""
+        super().__init__()
+        self.jvm, self.hadoop_conf = java.jvm, java.hadoop_conf
+        self.spark = java.spark if has_spark else None
+
+
 class Lake:
     """Lake of one format with histories, a JVM, and a reader of another make."""
 
@@ -62,16 +72,15 @@ class Lake:
             self.url = f"delta+file://{folder}?history=true"
         else:
             self.url = f"{hadoop_place(folder).url(int(kind[-1]))}&history=true"
-        self.java: OwnJava | None = None
+        self.jobs: Any = None
 
     def catalogue(self) -> Catalogue:
         """Return the catalogue, as another process opens it."""
-        assert self.java is not None
-        return self.format.open(self.url, self.java, {})
+        return self.format.open(self.url, self.jobs, {})
 
     def connect(self, log: Path) -> LakeRun:
         """Return a new loader."""
-        return LakeRun(self.format, self.url, log, jobs=self.java)
+        return LakeRun(self.format, self.url, log, jobs=self.jobs)
 
     def read(self, name: TableName, version: int | None = None) -> list[dict[str, Any]]:
         """Return the rows of a table, in its newest or another version."""
@@ -89,9 +98,9 @@ class Lake:
 
     def disturb(self, name: TableName) -> None:
         """Rewrite a table's files, as another program's maintenance does."""
-        if self.is_delta and self.java is not None:
+        if self.is_delta:
             path = self.folder / name.schema / name.name
-            self.java.spark.sql(f"optimize delta.`{path}`").collect()
+            self.jobs.spark.sql(f"optimize delta.`{path}`").collect()
 
 
 @pytest.fixture(params=["delta", "iceberg v3", "iceberg v2"])
@@ -99,7 +108,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
     """Yield a lake of each format, with histories."""
     lake = Lake(request.param, tmp_path / "lake")
     with open_java(lake.url) as java:
-        lake.java = java
+        lake.jobs = JavaJobs(java, has_spark=lake.is_delta)
         yield lake
 
 
