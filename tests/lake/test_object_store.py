@@ -154,7 +154,7 @@ def test_hadoop_can_refuse_the_second_of_two_commits_and_delta_does_not_ask(
     for name, stream in (("one", asking), ("two", as_delta_does)):
         stream.write(b"ours")
         s3.client.put_object(Bucket=BUCKET, Key=f"{name}.json", Body=b"theirs")
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - py4j's, whose class is not imported
+    with pytest.raises(Exception) as caught:
         asking.close()
     assert "RemoteFileChangedException" in class_names(caught.value)
     as_delta_does.close()

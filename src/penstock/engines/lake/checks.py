@@ -173,9 +173,11 @@ def commits_are_safe(subject: LakeSubject) -> Iterator[Finding]:
         yield _finding(
             "LC03",
             f"Delta tables at {lake.root} are safe with one writer only",
-            "Delta's class for S3 looks for a commit's file before it writes it, and does not ask S3 "
-            "to refuse the second of two: a compaction from elsewhere could be lost, or lose a batch",
-            "let one loader work there, and run other maintenance of these tables while it is paused",
+            "Delta's class for S3 looks for a commit's file before it writes it, and does not ask "
+            "S3 to refuse the second of two: a compaction from elsewhere could be lost, or lose a "
+            "batch",
+            "let one loader work there, and run other maintenance of these tables while it is "
+            "paused",
             severity=Severity.WARNING,
         )
     elif lake.properties.get("type") == "hadoop":
