@@ -177,6 +177,7 @@ class BatchApply:
         self.notes: list[ShapeNote] = []
         self.versions: Mapping[str, int] | None = None
         self._is_ended = False
+        self._row_count = 0
         self.names: set[TableName] = set()
 
     def run(self) -> Mapping[str, float]:
@@ -570,11 +571,12 @@ class BatchApply:
         """Return the commit of the batch's row. versions: of all tables."""
         lake, after = self._lake, self._batch.after
         self.versions = dict(versions) if lake.has_passed(after) else None
+        self._row_count += 1  # one that was refused has left its file
         return lake.batches.make_commit(
             self._at,
             after,
             self.versions,
-            token=self._token or secrets.token_hex(8),
+            token=f"{self._token or secrets.token_hex(8)}-{self._row_count}",
             applied_us=lake.clock.now_us(),
         )
 
