@@ -56,6 +56,12 @@ def test_values_are_in_base_units() -> None:
     assert value("penstock_process_running", process="extract") == 1
     assert value("penstock_bulk_loaded_bytes", table=str(ORDERS)) == 2**20
     assert value("penstock_table_changes_total", table=str(ORDERS), kind="delete") == 2
+    assert value("penstock_lake_files", table=str(ORDERS)) == 3
+    assert value("penstock_lake_rows", table=str(ORDERS)) == 960
+    assert value("penstock_lake_dead_rows", table=str(ORDERS)) == 40
+    assert value("penstock_lake_size_bytes", table=str(ORDERS)) == 4096
+    assert value("penstock_lake_versions", table=str(HOSTILE)) == 12
+    assert value("penstock_lake_missing_rows_total", table=str(HOSTILE)) == 2
     assert value("penstock_status_readable") == 1
     assert value("penstock_spark_jobs_total") == 2
     assert value("penstock_spark_task_rows_total") == 14

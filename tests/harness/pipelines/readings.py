@@ -21,6 +21,7 @@ from penstock.load.loader_state import LoaderState
 from penstock.model import FlushPoint, TableName
 from penstock.ports.handover import Handover
 from penstock.ports.lag import LogEnd, Retention
+from penstock.ports.lake import TableFacts
 from penstock.ports.progress import ProgressRow
 from penstock.ports.target import Applied
 from penstock.web.reading import PipelineWatch, Reading, Sample, Speeds
@@ -89,6 +90,10 @@ def status(*, done: bool = True, action: str = "RUN", lag_s: float | None = 1.5)
             extracted=(row,),
             loaded=(row,),
             bulk=bulk(done=done),
+            lake={
+                str(ORDERS): TableFacts(files=3, rows=1000, dead_rows=40, size_bytes=4096),
+                str(HOSTILE): TableFacts(files=1, rows=7, versions=12, missing=2),
+            },
         ),
         lag=None if lag_s is None else lag(lag_s),
         positions=LsnPositions(),
