@@ -163,6 +163,15 @@ def test_columns_that_swap_their_names_keep_their_values(lake: Lake) -> None:
     ]
 
 
+def test_a_key_is_found_where_its_column_had_another_name(lake: Lake) -> None:
+    """Swap the names of the key's column and of another one, and change a row, in one batch."""
+    lake.run()
+    second = shape(2, (1, "a", "bigint", "int64"), (2, "id", "integer", "int32"), FIRST_B)
+    lake.update(second, (2, 21, "later"))
+    lake.run()
+    assert lake.rows() == [{"a": 1, "id": 10, "b": "one"}, {"a": 2, "id": 21, "b": "later"}]
+
+
 def test_a_file_has_no_two_columns_of_one_name(lake: Lake) -> None:
     """Rename a column, and add one with the previous name in the same version."""
     lake.run()

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from penstock.engines.lake.format import (
+    LakeColumn,
     LakeRows,
     LiveFile,
     LookupOutcome,
@@ -76,7 +78,8 @@ def _tasks_of(
     key = tuple(
         column for index in spec.relation.key if (column := spec.columns[index]) is not None
     )
-    files = [file for file in snapshot.files if may_have(file, staged)]
+    renamed = files_under(spec.columns, snapshot)
+    files = [file for file in renamed if may_have(file, staged)]
     table = lake.table(name)
     return [
         LookupTask(
@@ -97,6 +100,23 @@ def _tasks_of(
             partition=spec.partition,
         )
         for number, group in enumerate(group_files(files, tasks_max=tasks_max if key else 1))
+    ]
+
+
+def files_under(columns: Iterable[LakeColumn | None], snapshot: Snapshot) -> Sequence[LiveFile]:
+    """Return the live files of a version with their bounds under the names of these columns.
+
+    Keys are staged with the names that the columns get in the same commit: one may have had
+    another's name before.
+    """
+    before = {column.identity: column.name for column in snapshot.columns}
+    names = {before.get(one.identity, ""): one.name for one in columns if one is not None}
+    names.pop("", None)  # of an added column, which no file has
+    if all(old == new for old, new in names.items()) and len(names) == len(before):
+        return snapshot.files
+    return [
+        replace(file, bounds={names[old]: one for old, one in file.bounds.items() if old in names})
+        for file in snapshot.files
     ]
 
 

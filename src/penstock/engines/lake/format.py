@@ -123,6 +123,11 @@ class LakeColumn:
         """Name of the column in Parquet files."""
         return self.physical or self.name
 
+    @property
+    def identity(self) -> int | str:
+        """What the column keeps when it is renamed."""
+        return self.field_id or self.file_name
+
 
 class Transform(StrEnum):
     """Function of a column by whose result rows are in partitions, as Iceberg defines it."""

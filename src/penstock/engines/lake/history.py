@@ -19,7 +19,7 @@ import pyarrow as pa
 import structlog
 
 from penstock.codec.types import lake_arrow_type
-from penstock.engines.lake.apply_lookups import group_files, may_have_keys
+from penstock.engines.lake.apply_lookups import files_under, group_files, may_have_keys
 from penstock.engines.lake.format import (
     REPAIR,
     Commit,
@@ -436,8 +436,9 @@ class HistoryApply:
 
     def _files_of(self, work: HistoryWork) -> tuple[LiveFile, ...]:
         assert work.rows is not None, "changes wait"
+        assert work.spec is not None, "they were staged"
         bounds = work.rows.key_bounds
-        files = self._lake.snapshot(work.table).files
+        files = files_under(work.spec.table_columns, self._lake.snapshot(work.table))
         return tuple(file for file in files if may_have_keys(file, bounds))
 
     # --- commits ----------------------------------------------------------------------------------

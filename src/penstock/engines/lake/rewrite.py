@@ -90,15 +90,15 @@ def _partition(task: RewriteTask) -> Partition:
 
 
 def _arrays(task: RewriteTask, batch: pa.RecordBatch) -> list[pa.Array]:
-    here = {_identity(column): batch.column(column.name) for column in task.before}
+    here = {column.identity: batch.column(column.name) for column in task.before}
     return [
-        _cast(here[_identity(task.casts[column.name])], column, task)
+        _cast(here[task.casts[column.name].identity], column, task)
         if column.name in task.casts
         else found
         if found is not None
         else _value(column, task, batch.num_rows)
         for column in task.columns
-        for found in [here.get(_identity(column))]
+        for found in [here.get(column.identity)]
     ]
 
 
@@ -114,11 +114,6 @@ def _cast(values: pa.Array, column: LakeColumn, task: RewriteTask) -> pa.Array:
             "TABLE.",
             table=task.table,
         ) from error
-
-
-def _identity(column: LakeColumn) -> int | str:
-    """Return what a column keeps when it is renamed."""
-    return column.field_id or column.file_name
 
 
 def _value(column: LakeColumn, task: RewriteTask, count: int) -> pa.Array:

@@ -273,7 +273,7 @@ class _Planning:
 
     def _replace(self, column: LakeColumn, kind: str, what: str) -> None:
         """Put a column of another type in place of one. All files are replaced with it."""
-        if any(_identity(one.source) == _identity(column) for one in self._snapshot.partition):
+        if any(one.source.identity == column.identity for one in self._snapshot.partition):
             raise self._not_applicable(f"{what}: the table is partitioned by it")
         added = self._table.plan_column(
             column.name, kind, field_id=self._next_field_id, initial=None, is_emptied=True
@@ -435,9 +435,4 @@ def same_columns(one: Sequence[LakeColumn | None], other: Sequence[LakeColumn | 
 
 
 def _file_facts(column: LakeColumn | None) -> tuple[str, str, int | str] | None:
-    return None if column is None else (column.name, column.type, _identity(column))
-
-
-def _identity(column: LakeColumn) -> int | str:
-    """Return what a column keeps when it is renamed."""
-    return column.field_id or column.file_name
+    return None if column is None else (column.name, column.type, column.identity)
