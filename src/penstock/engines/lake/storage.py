@@ -19,6 +19,9 @@ from pyarrow import fs
 from penstock.engines.lake.format import LakeUnreachable
 from penstock.engines.lake.object_store import CHECK_DISK, address_of, hint_of
 
+CONNECT_S, REQUEST_S = 10, 60
+"""Seconds that an object store may take: pyarrow's own 1 and 3 are too few for a busy one."""
+
 _KEYS = {
     "access.key": "access_key",
     "secret.key": "secret_key",
@@ -64,6 +67,7 @@ def _object_store(settings: tuple[tuple[str, str], ...]) -> fs.FileSystem:
     if address := address_of(given):
         options["scheme"], _, options["endpoint_override"] = address.partition("://")
     options["force_virtual_addressing"] = False
+    options |= {"connect_timeout": CONNECT_S, "request_timeout": REQUEST_S}
     try:  # a small file by one request in place of three
         return fs.S3FileSystem(**options, allow_delayed_open=True)
     except TypeError:  # an older pyarrow
