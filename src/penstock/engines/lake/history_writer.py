@@ -250,20 +250,21 @@ def _expand(
 
 def _moves(relation: Any, frame: pa.RecordBatch, op: npt.NDArray[Any]) -> Flags:
     """Return which updates change what identifies their row."""
-    is_update = op == Op.UPDATE
     before = frame.column("before")
     has_before = np.asarray(before.is_valid())
+    may_move: Flags = (op == Op.UPDATE) & has_before
     if not relation.key:
-        return is_update & has_before
-    if not set(relation.key) <= set(relation.before):
-        return np.zeros(frame.num_rows, np.bool_)
+        return may_move
     moves = np.zeros(frame.num_rows, np.bool_)
+    if not set(relation.key) <= set(relation.before):
+        return moves
     after = frame.column("after")
     for index in relation.key:
         old = before.field(relation.before.index(index))
         differs = pc.fill_null(pc.not_equal(old, after.field(index)), True)
         moves |= np.asarray(differs)
-    return moves & is_update & has_before
+    moves &= may_move
+    return moves
 
 
 def _heads(
