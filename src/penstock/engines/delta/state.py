@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Self
+
+import pyarrow as pa
 
 from penstock.engines.delta.places import location_of, make_vector, parse_vector, path_of
 from penstock.engines.delta.shape import (
@@ -270,8 +273,9 @@ def _bounds(
     for one, text in zip(partition, read_partition(action, partition), strict=True):
         bounds.pop(one.source.name, None)
         if text is not None:
-            value = constant_array(text, one.source.type, 1)[0].as_py()
-            bounds[one.source.name] = (value, value)
+            with suppress(pa.ArrowInvalid):  # of another writer: bounds that are not known
+                value = constant_array(text, one.source.type, 1)[0].as_py()
+                bounds[one.source.name] = (value, value)
     return bounds
 
 
