@@ -29,6 +29,7 @@ from penstock.engines.lake.format import (
     MarkNotNewer,
     NewFile,
     PartitionField,
+    Prepared,
     Snapshot,
 )
 from penstock.engines.lake.rows import read_rows
@@ -57,6 +58,9 @@ class FakeStore:
     Attributes:
         before_commit: Called with the table's name before each commit is checked.
         keeps_initial: Whether added columns keep a value for older rows.
+        together: Whether the catalogue commits several tables in one step; None: it says that it
+            does, and then does not.
+        together_count: Number of such commits.
     """
 
     root: Path
@@ -64,6 +68,8 @@ class FakeStore:
     lock: threading.RLock = field(default_factory=threading.RLock)
     before_commit: Callable[[TableName], None] = lambda _: None
     keeps_initial: bool = True
+    together: bool | None = False
+    together_count: int = 0
 
     def newest(self, name: TableName) -> Snapshot:
         """Return the newest version of a table."""
@@ -115,13 +121,28 @@ class FakeTable(LakeTable):
     def commit(self, commit: Commit) -> Snapshot:
         self._store.before_commit(self.name)
         with self._store.lock:
-            now = self._store.newest(self.name)
-            if commit.mark is not None and not commit.mark.is_newer(now.mark):
-                raise MarkNotNewer(f"{self.name} has the mark {now.mark}")
-            if now.version != commit.base_version:
-                raise CommitRefused(f"{self.name} is at {now.version}, not {commit.base_version}")
-            self._known = self._store.put(self.name, self._next(now, commit), commit.operation)
+            after = self._next(self.check(commit), commit)
+            self._known = self._store.put(self.name, after, commit.operation)
             return self._known
+
+    def check(self, commit: Commit) -> Snapshot:
+        """Return the newest version. Raises MarkNotNewer, CommitRefused."""
+        now = self._store.newest(self.name)
+        if commit.mark is not None and not commit.mark.is_newer(now.mark):
+            raise MarkNotNewer(f"{self.name} has the mark {now.mark}")
+        if now.version != commit.base_version:
+            raise CommitRefused(f"{self.name} is at {now.version}, not {commit.base_version}")
+        return now
+
+    def prepare(self, commit: Commit) -> Prepared:
+        with self._store.lock:
+            after = self._next(self.check(commit), commit)
+            numbered = replace(after, version=commit.base_version + 1)
+            return Prepared(table=self, snapshot=numbered, work=commit)
+
+    def take(self, prepared: Prepared) -> None:
+        """Move on to a prepared commit."""
+        self._known = self._store.put(self.name, prepared.snapshot, prepared.work.operation)
 
     def _next(self, now: Snapshot, commit: Commit) -> Snapshot:
         names = {file.name for file in now.files}
@@ -211,6 +232,23 @@ class FakeCatalogue(Catalogue):
         self.root = str(store.root)
         self._store = store
         self._open: dict[TableName, FakeTable] = {}
+        self.can_commit_together = store.together is not False
+
+    def commit_together(self, commits: Sequence[Prepared]) -> bool:
+        if not self._store.together:
+            self.can_commit_together = False
+            return False
+        for one in commits:
+            self._store.before_commit(one.table.name)
+        with self._store.lock:
+            for one in commits:
+                assert isinstance(one.table, FakeTable)
+                one.table.check(one.work)
+            for one in commits:
+                assert isinstance(one.table, FakeTable)
+                one.table.take(one)
+            self._store.together_count += 1
+        return True
 
     def tables(self) -> Sequence[TableName]:
         return sorted(self._store.tables)
