@@ -279,6 +279,19 @@ def test_a_folder_that_cannot_be_written_fails_by_name(tmp_path: Path) -> None:
         fill_table(tmp_path)
 
 
+def test_a_file_whose_bounds_exclude_each_key_is_not_opened(tmp_path: Path) -> None:
+    """A batch of a few keys reads the footers of few files; this one does not even exist."""
+    table = fill_table(tmp_path)
+    table.apply([Change(op="D", gsn=3, before=(1, None, None))])
+    (task,) = table._tasks(9, 1)
+    far = replace(task.files[0], location=f"{tmp_path}/gone.parquet")
+    (outcome,) = look_up(iter([replace(task, files=(far,))]))
+    assert outcome.error is not None
+    far = replace(far, bounds={task.key[0].name: (100, 200)})
+    (outcome,) = look_up(iter([replace(task, files=(far, *task.files))]))
+    assert outcome.error is None
+
+
 def test_errors_of_a_lookup_are_its_outcome(tmp_path: Path) -> None:
     """Spark would pass on only their texts."""
     table = fill_table(tmp_path)

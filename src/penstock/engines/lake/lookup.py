@@ -93,6 +93,8 @@ def _look_up(task: LookupTask, began: float) -> LookupOutcome:
 
 def _search_file(search: _Search, file: LiveFile, task: LookupTask) -> Deleted | None:
     """Return the file's deletions, or None if nothing of it is to be deleted."""
+    if not search.may_be_in(file):
+        return None
     dead: Positions | None = None
     found: list[Ints] = []
     with closing(DataFile(file, task.storage)) as data:
@@ -137,6 +139,15 @@ class _Search:
     def is_done(self) -> bool:
         """Return whether no further row can be found."""
         return False
+
+    def may_be_in(self, file: LiveFile) -> bool:
+        """Return whether a file may have one of the keys, by its bounds.
+
+        The driver has compared the bounds with those of all keys, and here is each of them. A file
+        that is left out is not opened, so its footer is not read.
+        """
+        low, high = self._keys.span(file.bounds.get(self._columns[0].name))
+        return low < high
 
     def find(self, data: DataFile, group: int) -> tuple[Ints, Ints]:
         """Return the rows of a row group that have a key, and the keys' numbers."""
