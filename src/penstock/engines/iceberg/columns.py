@@ -165,7 +165,7 @@ def find_conflict(
 ) -> str:
     """Return the name of a partition field that a change gives to another column; else empty.
 
-    Iceberg makes such a change, and cannot read the table's metadata afterwards.
+    Iceberg's own commit of such a change fails, with a message about its inside.
     """
     after = change.column
     if after is None or change.kind not in (ChangeKind.ADD, ChangeKind.RENAME):
