@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from itertools import combinations
 from typing import Any
 
@@ -33,6 +34,7 @@ _TRANSFORMS = frozenset(map(str, Transform))
 _WITH_ARGUMENT = (Transform.BUCKET, Transform.TRUNCATE)
 _TIMES = (Transform.YEAR, Transform.MONTH, Transform.DAY, Transform.HOUR)
 _MOMENTS = ("timestamp", "timestamptz")
+_EXACT = Context(prec=80)  # more digits than any decimal has
 _HOUR_US = 3_600 * 1_000_000
 _DAY_US = 24 * _HOUR_US
 
@@ -377,4 +379,4 @@ def _truncate_decimal(value: Any, width: int, scale: int) -> Any:
     if value is None:
         return None
     number = _unscaled(value, scale)
-    return type(value)(number - number % width).scaleb(-scale)
+    return Decimal(number - number % width).scaleb(-scale, _EXACT)
