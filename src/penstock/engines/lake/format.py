@@ -509,7 +509,9 @@ class LakeTable(Protocol):
 
         Raises the errors of `commit`.
         """
-        raise NotImplementedError(f"table {self.name} commits alone: {commit.operation}")
+        raise FeatureNeeded(
+            f"table {self.name} is committed alone: {commit.operation}", table=str(self.name)
+        )
 
     def tag(self, tag: str, version: int, *, kept_us: int) -> None:
         """Give a version a name, under which it can be read for a time; do nothing if it has it.
