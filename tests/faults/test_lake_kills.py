@@ -98,10 +98,8 @@ def _kill(point: str, nth: int = 1) -> Step:
     return Step(action="kill", point=f"{point}:{nth}")
 
 
-@pytest.mark.promise
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.long, id=kind) for kind in KINDS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
 def test_killed_at_every_point(tmp_path: Path, source: Server, session: Session, kind: str) -> None:
     """One loader after the other dies, each at another point."""
     with LakeBank(tmp_path, source, session, kind, seed=1) as bank:
@@ -110,12 +108,12 @@ def test_killed_at_every_point(tmp_path: Path, source: Server, session: Session,
     assert not [outcome for outcome in outcomes if outcome.endswith("elsewhere")], outcomes
 
 
-@pytest.mark.promise
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS[:2])
 def test_killed_between_the_commits_of_two_tables(
     tmp_path: Path, source: Server, session: Session, kind: str
 ) -> None:
-    """The few kills of everyday runs."""
+    """The fewest kills with which each table has its own commit."""
     steps = [
         _kill("lake.bulk.commit.after", 2),
         _kill("lake.bulk.marked", 2),
@@ -129,11 +127,8 @@ def test_killed_between_the_commits_of_two_tables(
     assert counts["batches read"]
 
 
-@pytest.mark.promise
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[] if kind == KINDS[1] else pytest.mark.long) for kind in KINDS],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_old_loader_goes_on_after_a_new_one(
     tmp_path: Path, source: Server, session: Session, kind: str
 ) -> None:
@@ -148,7 +143,6 @@ def test_an_old_loader_goes_on_after_a_new_one(
 
 
 @pytest.mark.long
-@pytest.mark.promise
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_story_beside_another_program(
     tmp_path: Path, source: Server, session: Session, kind: str
