@@ -70,7 +70,8 @@ class LakeCommit:
             VersionExpired: The version was removed.
             ReaderFailed: Spark cannot read it.
         """
-        return self._reader.frame(_split(name), self._version(name), session)
+        found: DataFrame = self._reader.frame(_split(name), self._version(name), session)
+        return found
 
     def arrow(self, name: str) -> pyarrow.Table:
         """Return a table's rows at this commit as an Arrow table, read without Spark.
@@ -195,7 +196,7 @@ def lake(place: str | Path, *, conf: Mapping[str, str] | None = None) -> Lake:
     if VERSIONS_PART not in engine.parts:
         raise NotALake(
             f"the target is {engine.shown}, which keeps no versions of its tables",
-            hint="Name a pipeline whose [target] is Delta Lake or Iceberg.",
+            hint="Name a pipeline whose [target] is a lake: see docs/lake.md.",
         )
     return Lake(engine.part(VERSIONS_PART)(url))
 
