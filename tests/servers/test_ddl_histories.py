@@ -14,6 +14,7 @@ import pytest
 
 from harness.pipelines.ddl_arena import DIFFERENT, EQUAL, authors, run_histories
 from harness.pipelines.ddl_followers import NAMES
+from harness.pipelines.ddl_lake_java import LAKES
 from harness.pipelines.ddl_model import FEATURES
 from harness.pipelines.ddl_script import read_script
 from harness.pipelines.ddl_types import MARIADB, MYSQL, POSTGRES
@@ -24,6 +25,7 @@ from plugins.shared import SharedServers
 
 KINDS = (POSTGRES, MYSQL, MARIADB)
 COUNT = 8
+COUNT_LAKE = 4  # each table has a commit of its own per batch
 REFUSALS_MAX = 1  # of COUNT; at most 2 of 100 are refused, for reasons in docs/schema-changes.md
 
 
@@ -50,13 +52,25 @@ def test_source_and_target_are_equal_at_the_end(
     """Source and target are equal after the histories of this commit's seed, or a table is
     refused by name.
     """
+    _play_draw(Running(shared_servers, postgres_version), tmp_path, (source, target), COUNT)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("target", LAKES)
+@pytest.mark.parametrize("source", KINDS)
+def test_source_and_lake_are_equal_at_the_end(
+    source: str, target: str, shared_servers: SharedServers, postgres_version: int, tmp_path: Path
+) -> None:
+    """The same with a lake as the target, as delta-rs, pyiceberg or Spark reads it."""
+    _play_draw(Running(shared_servers, postgres_version), tmp_path, (source, target), COUNT_LAKE)
+
+
+def _play_draw(servers: Running, folder: Path, pair: tuple[str, str], count: int) -> None:
     seed = os.environ.get(SEED) or commit() or "0"
     outcomes = run_histories(
-        Running(shared_servers, postgres_version),
-        tmp_path,
-        (source, target),
-        lambda: authors(source, seed, COUNT, FEATURES),
-        seed,
+        servers, folder, pair, lambda: authors(pair[0], seed, count, FEATURES), seed
     )
     wrong = [
         f"history {seed}.{number}: {one.end} {one.code} {one.reason}\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from py4j.clientserver import (  # type: ignore[import-untyped]
     ClientServer,
@@ -35,8 +36,8 @@ class JavaPlace(NamedTuple):
 
 def java_of(kind: str) -> OwnJava:
     """Return the JVM for a format, which ends with this process."""
-    os.environ.setdefault("JAVA_TOOL_OPTIONS", FRUGAL)
-    return keep_java(_ANY_LAKE[DELTA if kind == DELTA else ICEBERG])
+    with patch.dict(os.environ, {"JAVA_TOOL_OPTIONS": FRUGAL}):
+        return keep_java(_ANY_LAKE[DELTA if kind == DELTA else ICEBERG])
 
 
 def place_of(kind: str) -> JavaPlace:
