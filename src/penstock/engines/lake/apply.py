@@ -588,7 +588,6 @@ class BatchApply:
             lake.write_syncs([row], self._at)
             return
         if not self._is_ended:
-            row = self._make_row(lake.complete_versions())
-            lake.batches.commit(row, self._at)
+            lake.batches.commit(self._make_row(lake.complete_versions()), self._at)
         lake.forget_ahead(batch.after)
         lake.write_log(batch.after)
