@@ -20,7 +20,8 @@ from penstock.ports.lake import ReaderFailed, ReaderMissing, VersionExpired
 
 SPARK_HINT = "Read it with Spark: .table(NAME, session)."
 _EXPIRED_HINT = (
-    "Choose a later commit: .at_commit(). [target] versionHours says for how long versions are kept"
+    "Choose a later commit: .at_commit(). [target] versionHours says for how long versions are "
+    "kept."
 )
 _GONE = (
     "not found",
