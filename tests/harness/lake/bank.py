@@ -429,7 +429,7 @@ class LakeBank:
         self._sections: dict[str, dict[str, Any]] = {
             "target": {"batchSeconds": 0.2},
             "changeExtractor": {"flushIntervalSeconds": 0.8, "exitWhenIdle": False},
-            "changeLoader": {"maxFilesPerBatch": 10},
+            "changeLoader": {"maxFilesPerBatch": 40},
             "spark": {"master": "local[2]"},
         }
         self.file = self._write()
