@@ -154,7 +154,9 @@ class DeltaSide(Side):
 
     def read_all(self) -> dict[str, pa.Table]:
         found = {"delta-rs": delta.read_rust(self.table())}
-        if "columnMapping" not in self.table().snapshot().features:
+        files = self.table().snapshot().files
+        has_folders = any("/" in file.name for file in files)  # of Delta's own OPTIMIZE
+        if not has_folders and "columnMapping" not in self.table().snapshot().features:
             found["polars"] = delta.read_polars(self.table())
         return found
 
