@@ -8,6 +8,7 @@ engine are their contract. Not here: what the actions mean (`state.py`).
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,9 +32,18 @@ class DeltaLog:
         self._delta = self._jvm.org.apache.spark.sql.delta
         self._place = java_path(folder)
         self._opened: Any = None
+        self._threads = threading.local()
 
     @property
     def _log(self) -> Any:
+        """Delta's log, for the calling thread.
+
+        Delta reads checkpoints with the thread's active session; each of our threads has one of
+        Java's, which begins without it.
+        """
+        if not getattr(self._threads, "is_known", False):
+            self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._spark)
+            self._threads.is_known = True
         if self._opened is None:
             self._opened = self._delta.DeltaLog.forTable(self._spark, self._place)
         return self._opened
