@@ -92,7 +92,10 @@ def changelog_differences(
     (key,) = ours.key
     if theirs is None or key not in theirs.types:
         return []
-    kinds = {name: kind_of_value(source.kind, of) for name, of in ours.types.items()}
+    kinds = {
+        name: _shared_kind(source, of, target, theirs.types.get(name))
+        for name, of in ours.types.items()
+    }
     place = list(kinds).index(key)
     rows = {
         row[place]: row
@@ -118,6 +121,16 @@ def changelog_differences(
         elif dml > 0 and (since is None or gsn > since):
             found += _value_differences(kinds, shared, rows[value], row)
     return [f"flexcdc: {table}: {line}" for line in sorted(found)[:8]]
+
+
+def _shared_kind(source: Side, of_type: str, target: Side, kept: str | None) -> str:
+    """Return the rule for values of a column; a changelog keeps a wider type that it once had.
+
+    kept: the changelog's type, None if it has no such column.
+    """
+    kind = kind_of_value(source.kind, of_type)
+    wider = kind if kept is None else kind_of_value(target.kind, kept)
+    return wider if (kind, wider) == ("int", "decimal") else kind
 
 
 def read_images(target: Side, log: str, kinds: dict[str, str]) -> list[tuple[int, int, Row]]:
