@@ -13,7 +13,14 @@ import pymysql
 from harness.pipelines.ddl_child import Child
 from harness.pipelines.ddl_processes import Mark, Processes
 from harness.pipelines.ddl_script import Statement, Step
-from harness.pipelines.ddl_sides import Row, Side, kind_of_value, neutral_row, show_row
+from harness.pipelines.ddl_sides import (
+    Row,
+    Side,
+    kind_of_value,
+    neutral_row,
+    show_row,
+    without_zero_dates,
+)
 from harness.pipelines.ddl_types import POSTGRES
 from penstock.consume.flexcdc.captured import changelog_name
 from penstock.control.consumers.flexcdc import setup
@@ -97,12 +104,10 @@ def changelog_differences(
         for name, of in ours.types.items()
     }
     place = list(kinds).index(key)
-    rows = {
-        row[place]: row
-        for row in (
-            neutral_row(list(kinds.values()), one) for one in source.texts(schema, table, kinds)
-        )
-    }
+    mine = source.texts(schema, table, kinds)
+    if target.kind == POSTGRES != source.kind:
+        mine = [without_zero_dates(kinds, row) for row in mine]
+    rows = {row[place]: row for row in (neutral_row(list(kinds.values()), one) for one in mine)}
     shared = {name: kind for name, kind in kinds.items() if name in theirs.types}
     images = read_images(target, log, shared)
     emptied = max((gsn for gsn, dml, _ in images if dml == 0), default=None)
