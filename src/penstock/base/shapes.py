@@ -129,16 +129,15 @@ def _convert_column(values: Any, old: Column, new: Column, table: Relation) -> A
         if old.source_type != new.source_type and old.neutral not in _WHOLE:
             raise _unfit(old, new, table)
         return pa.array(exact_texts(values, old.neutral), pa.string())
+    are_numbers = _is_number(old.neutral) and _is_number(new.neutral)
+    if not are_numbers and (old.neutral, new.neutral) != ("float32", "float64"):
+        raise _unfit(old, new, table)
+    if are_numbers and old.neutral in _WHOLE and new.neutral not in _WHOLE:
+        values = values.cast(_ANY_WHOLE)  # Arrow asks for digits that no value has
     try:
-        if _is_number(old.neutral) and _is_number(new.neutral):
-            if old.neutral in _WHOLE and new.neutral not in _WHOLE:
-                values = values.cast(_ANY_WHOLE)  # Arrow asks for digits that no value has
-            return cast_exactly(values, arrow_type(new.neutral))
-        if (old.neutral, new.neutral) == ("float32", "float64"):
-            return cast_exactly(values, arrow_type(new.neutral))
+        return cast_exactly(values, arrow_type(new.neutral))
     except pa.ArrowInvalid as error:
         raise _unfit(old, new, table) from error
-    raise _unfit(old, new, table)
 
 
 def _is_number(neutral: str) -> bool:
