@@ -11,6 +11,7 @@ from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_tables import table_map
 from penstock.codec.mysql.types import agrees
 from penstock.engines.mysql.connect import Connection
+from penstock.engines.mysql.source import definitions
 from penstock.engines.mysql.source.catalog import (
     Exclusion,
     TableNotCapturable,
@@ -443,3 +444,24 @@ def test_versioned_tables(
         assert [c.name for c in definition.columns if c.generated] == (
             ["row_start", "row_end"] if name == "t" else ["a", "b"]
         )
+
+
+def test_a_table_that_is_dropped_while_it_is_read_is_left_out(
+    connection: Connection,
+    make: Callable[[str], None],
+    mysql_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tool's copy comes and goes at any time; the others are read."""
+    make("create table kept (id int primary key)")
+    make("create table _kept_gho (id int primary key)")
+    read_sql = definitions._create_sql
+
+    def drop_first(at: Connection, name: TableName) -> str:
+        if name.name == "_kept_gho":
+            make("drop table _kept_gho")
+        return read_sql(at, name)
+
+    monkeypatch.setattr(definitions, "_create_sql", drop_first)
+    tables = captured_tables(connection, [f"{database_of(mysql_url)}.*"], with_create_sql=True)
+    assert [table.name.name for table in tables] == ["kept"]

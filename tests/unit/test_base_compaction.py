@@ -22,13 +22,13 @@ from harness.pipelines.log import (
     run_of,
     truncate,
 )
-from penstock.base.held import BaseNotReady
+from penstock.base.held import BaseNotReady, TableNotInBase
 from penstock.base.manifest import BaseCorrupt, empty, save_manifest
 from penstock.base.shapes import ShapeUnfit, convert_rows
 from penstock.host import faults
-from penstock.load.base import BaseHole
+from penstock.load.base import BaseHole, Compaction
 from penstock.log.layout import list_segments
-from penstock.model import Marker, Op, TableName
+from penstock.model import Marker, Op, Relation, TableName
 
 
 @pytest.fixture
@@ -206,3 +206,67 @@ def test_values_that_a_type_has_changed_are_not_known() -> None:
     )
     with pytest.raises(ShapeUnfit):
         convert_rows(empty(ITEM), ITEM, changed)
+
+
+def retype(neutral: str, source_type: str) -> Relation:
+    """Return the third version of the table, whose price has another type."""
+    price = replace(ITEM_2.columns[2], neutral=neutral, source_type=source_type)
+    return replace(ITEM_2, columns=(*ITEM_2.columns[:2], price), version=3)
+
+
+@pytest.mark.parametrize(
+    ("neutral", "kept", "price"),
+    [
+        ("decimal(4,2)", Decimal("2.50"), Decimal("2.50")),
+        ("decimal(14,3)", Decimal("2.50"), Decimal("2.500")),
+        ("decimal(4,2)", Decimal("123.00"), None),
+        ("decimal(12,1)", Decimal("2.55"), None),
+        ("int32", Decimal("2.00"), 2),
+        ("int32", Decimal("2.50"), None),
+    ],
+)
+def test_numbers_keep_their_values_or_are_not_known(
+    tmp_path: Path, neutral: str, kept: Decimal, price: Decimal | int | None
+) -> None:
+    """MySQL narrows a column without a RELOAD if all values fit; the base sees whether they do."""
+    later = retype(neutral, neutral)
+    log = Log(tmp_path, {ITEM_2: [(1, "a", kept)]})
+    log.write([change(Op.INSERT, (2, "b", None), later)])
+    made = log.step()
+    if price is None:
+        assert made.tables == made.unread == ()
+    else:
+        assert log.rows(later) == Counter({(1, "a", price): 1, (2, "b", None): 1})
+
+
+def test_whole_numbers_become_decimals(tmp_path: Path) -> None:
+    """A 64-bit number has fewer digits than its type could have."""
+    whole = replace(
+        ITEM_2, columns=(*ITEM_2.columns[:2], replace(ITEM_2.columns[2], neutral="int64"))
+    )
+    log = Log(tmp_path, {whole: [(1, "a", 1234)]})
+    later = replace(ITEM_2, version=3)
+    log.write([change(Op.INSERT, (2, "b", Decimal("0.50")), later)])
+    log.step()
+    assert log.rows(later) == Counter(
+        {(1, "a", Decimal("1234.00")): 1, (2, "b", Decimal("0.50")): 1}
+    )
+
+
+def test_a_table_of_a_merged_log_whose_rows_are_lost_returns_with_a_reload(tmp_path: Path) -> None:
+    """Its later rows alone are no table: until the log empties it, it is refused by name."""
+    log = Log(tmp_path, {ITEM_2: [(1, "a", Decimal("2.50"))]})
+    log.compaction = Compaction(log.place, is_merged=True)
+    later = retype("int32", "integer")
+    log.write([change(Op.INSERT, (2, "b", 7), later)])
+    for _ in range(2):
+        log.step()
+        assert log.manifest.tables == ()
+        with pytest.raises(TableNotInBase, match="its shape has changed") as refused:
+            log.rows(later)
+        assert "penstock table resync" in refused.value.hint
+        log.write([change(Op.UPDATE, (2, "c", 7), later)])
+    log.write([change(Op.INSERT, (3, "d", 8), later)], empties="item")
+    log.step()
+    assert log.manifest.unread == ()
+    assert log.rows(later) == Counter({(3, "d", 8): 1})

@@ -144,7 +144,9 @@ def test_a_log_that_is_compared_has_a_base(tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text("")
     target: Any = FakeSide([])
-    made = make_followers(("consumer", "merge"), file, target, random.Random(1))
+    made = make_followers(
+        ("consumer", "merge"), file, target, random.Random(1), has_zero_dates=True
+    )
     assert [one.name for one in made] == ["merge", "consumer"]
     assert "[serve]" in file.read_text()
     assert 'logs = ["../shop.toml"]' in (tmp_path / "merged" / "merged.toml").read_text()
@@ -185,12 +187,12 @@ class Changelog:
 
     kind = POSTGRES
 
-    def __init__(self, images: list[Any]) -> None:
-        self._images = images
+    def __init__(self, images: list[Any], kind: str = "integer") -> None:
+        self._images, self._kind = images, kind
 
     def facts(self, schema: str, table: str) -> Facts | None:
         assert (schema, table) == ("flexviews", changelog_of("h0", "t"))
-        types = {"dml_type": "integer", "fv$gsn": "bigint", "id": "integer", "v": "text"}
+        types = {"dml_type": "integer", "fv$gsn": "bigint", "id": self._kind, "v": "text"}
         return Facts(types=types, key=frozenset(), nullable=frozenset(types))
 
     def texts(self, schema: str, table: str, columns: Any) -> list[Any]:
@@ -222,6 +224,21 @@ def test_how_a_changelog_differs(images: list[Any], said: list[str]) -> None:
     target: Any = Changelog(images)
     found = changelog_differences(source, target, "h0", "t", since=None)
     assert found == [f"flexcdc: t: {line}" for line in said]
+
+
+@pytest.mark.parametrize(("kind", "is_equal"), [("numeric(65,30)", True), ("text", False)])
+def test_a_changelog_may_keep_the_wider_type_of_numbers(kind: str, is_equal: bool) -> None:
+    """The column was numeric before it became an integer; as text, `1.0` is another value."""
+    target: Any = Changelog([(1, 2, "1.000", "a")], kind)
+    found = changelog_differences(FakeSide([("1", "a")]), target, "h0", "t", since=None)  # type: ignore[arg-type]
+    assert (not found) is is_equal
+
+
+def test_a_changelog_in_postgres_has_null_for_a_day_that_no_calendar_has() -> None:
+    """The pipeline file says so; the same in the fold that `penstock serve` sends."""
+    source: Any = FakeSide([("1", "0000-00-00 00:00:00")], kind=MARIADB, of="datetime")
+    found = changelog_differences(source, Changelog([(1, 2, "1", None)]), "h0", "t", since=None)  # type: ignore[arg-type]
+    assert found == []
 
 
 def test_values_of_images_before_the_last_ddl_are_not_compared() -> None:

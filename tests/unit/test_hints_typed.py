@@ -20,6 +20,9 @@ from penstock.control.status.log_view import LogNotFound, find_log
 from penstock.engines.mysql.connect import server_error
 from penstock.engines.postgres.checks import slot_checks
 from penstock.engines.postgres.connect import statement_error
+from penstock.engines.postgres.target.refusals import apply_error
+from penstock.model import TableName
+from penstock.ports.changelog import CHANGELOG_TYPES
 from penstock.ports.checks import Severity
 
 STAGE = """
@@ -162,6 +165,18 @@ def test_text_that_only_mariadb_accepts_as_json_names_its_choice() -> None:
     parse_choices({found[1]: found[2]}, Engine.MARIADB)
     other = statement_error("applying", refused("invalid input syntax for type uuid"))
     assert "target.types" not in other.hint
+
+
+def test_a_value_that_a_changelog_refuses_names_the_choices_of_flexcdc() -> None:
+    """[target.types] says nothing about changelogs."""
+    refused = apply_error(
+        psycopg.errors.InvalidDatetimeFormat("no such day"),
+        TableName("flexviews", "shop_t"),
+        user="loader",
+        naming={},
+        section=CHANGELOG_TYPES,
+    )
+    assert 'Write "zero dates" = "null" in [flexcdc.types]. Otherwise' in refused.hint
 
 
 @pytest.mark.parametrize(("log_end", "expected"), [(0, []), (17, ["PG10"])])

@@ -382,6 +382,20 @@ def test_columns_of_an_input_s_copy_are_found_by_their_names_at_that_time(is_sav
     assert [column.name for column in merged.columns] == ["id", "title", note.name]
 
 
+def test_a_column_of_a_copy_that_is_spelled_in_another_case_is_the_same() -> None:
+    """MODIFY writes a name as it likes; no name is noted for that."""
+    shapes = Shapes()
+    shapes.apply("s1", note_copied(replace(ITEM, version=0), 70))
+    (copied,) = shapes.merged.values()
+    key, note = numbered_columns(ITEM).columns
+    shapes.apply("s1", replace(ITEM, columns=(key, replace(note, name="NOTE")), version=1))
+    (merged,) = shapes.merged.values()
+    assert [(c.name, c.id) for c in merged.columns] == [
+        ("id", copied.columns[0].id),
+        ("NOTE", copied.columns[1].id),
+    ]
+
+
 @pytest.mark.parametrize(("since", "is_older"), [(69, True), (70, True), (71, False), (0, False)])
 def test_shapes_of_statements_before_an_input_s_copy_are_no_news(
     since: int, is_older: bool

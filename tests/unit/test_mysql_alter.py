@@ -210,3 +210,40 @@ def test_a_column_that_loses_its_numbers_and_its_type_is_modified_once() -> None
     assert alter_table(table, clauses) == (
         f"alter table {table.sql_name} modify column `id` int not null, {DROP_KEY}"
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "was", "becomes", "more", "left"),
+    [
+        (
+            ChangeKind.NARROW_TYPE,
+            "enum('a','d')",
+            "enum('a')",
+            " default 'd' comment 'x'",
+            "comment 'x'",
+        ),
+        (ChangeKind.NARROW_TYPE, "varchar(9)", "varchar(3)", " default 'too long'", ""),
+        (ChangeKind.WIDEN_TYPE, "varchar(3)", "varchar(9)", " default 'ab'", "default 'ab'"),
+        (ChangeKind.CHANGE_TYPE, "date", "int", " default '2024-01-02'", ""),
+        (
+            ChangeKind.WIDEN_TYPE,
+            "datetime(3)",
+            "datetime(6)",
+            " default current_timestamp(3) on update current_timestamp(3)",
+            "default current_timestamp(6) on update current_timestamp(6)",
+        ),
+    ],
+)
+def test_a_default_that_the_new_type_cannot_have_goes(
+    change: ChangeKind, was: str, becomes: str, more: str, left: str
+) -> None:
+    """The servers would refuse the statement: Invalid default value."""
+    other = replace(TABLE.columns[0], name="x", type_text=was, more_sql=more, not_null=False)
+    shape = relation(ID, ("x", becomes, "string"))
+    alterer = alterer_of(shape, replace(TABLE, columns=(*TABLE.columns, other)), x=becomes)
+    alterer = replace(
+        alterer, mapping_of=lambda one: Mapping(source_type=was, target_type=one.source_type)
+    )
+    retyped = ShapeChange(kind=change, what="it is other", column=shape.columns[1])
+    (clause,) = alterer.evolve(retyped)
+    assert clause.sql.partition(" null")[2].strip() == left

@@ -74,3 +74,24 @@ def test_a_timestamp_that_becomes_not_null_is_read_again(kind: str, is_filled: b
     strict = replace(shape, columns=(shape.columns[0], replace(column, nullable=False)))
     _, found = identify(altered, strict, before, last_id=2)
     assert bool(found.awaits_reload) is is_filled
+
+
+@pytest.mark.parametrize(
+    ("neutral", "missing", "kept"),
+    [
+        ("timestamp", "0000-00-00 00:00:00", "string"),
+        ("timestamp", "2024-01-02 03:04:05", "timestamp"),
+        ("time", "100:00:00", "string"),
+        ("date", None, "date"),
+    ],
+)
+def test_a_column_is_text_if_its_type_cannot_hold_the_value_of_old_rows(
+    neutral: str, missing: str | None, kept: str
+) -> None:
+    """The base and merged logs give old rows this value, so the log's type must hold it."""
+    known = number_columns([one.name for one in ITEM.columns], last_id=0)
+    settled, before = identify(known, ITEM, None, last_id=2)
+    altered = alter_columns(settled, effect(added=(Added(name="x"),)), {"x": missing}, last_id=2)
+    columns = (*ITEM.columns, Column(name="x", source_type="any", neutral=neutral))
+    _, found = identify(altered, replace(ITEM, columns=columns), before, last_id=3)
+    assert (found.columns[-1].neutral, found.columns[-1].missing) == (kept, missing)

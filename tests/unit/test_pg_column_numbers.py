@@ -12,7 +12,9 @@ from penstock.engines.postgres.source.relations import (
     _facts_of,
     _numbers_of,
     _without_doubtful_ids,
+    column_of,
 )
+from penstock.model import ColumnDefinition
 
 
 @pytest.mark.parametrize(
@@ -71,3 +73,19 @@ def test_columns_without_a_number_have_no_facts_of_one_another() -> None:
     ]
     last = replace(ITEM, columns=(replace(sent[0], nullable=True), sent[1]))
     assert list(_facts_of(sent, {"a": 0, "b": 0}, (), last)) == sent
+
+
+@pytest.mark.parametrize(
+    ("missing", "kept"),
+    [("infinity", "string"), ("2024-01-02 03:04:05+00", "timestamptz"), (None, "timestamptz")],
+)
+def test_a_column_is_text_if_its_type_cannot_hold_the_value_of_old_rows(
+    missing: str | None, kept: str
+) -> None:
+    """The base and merged logs give old rows this value, so the log's type must hold it."""
+    kind = "timestamp with time zone"
+    column = ColumnDefinition(
+        name="x", type_text=kind, type_oid=1184, typmod=-1, neutral="timestamptz", missing=missing
+    )
+    found = column_of(column)
+    assert (found.neutral, found.missing) == (kept, missing)

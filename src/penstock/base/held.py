@@ -56,6 +56,14 @@ class HeldState:
     def table(self, name: TableName) -> BaseTable:
         """Return a table of the base. Raises TableNotInBase."""
         found = self.manifest.of(name)
+        if found is None and any(one.table == name for one in self.manifest.unread):
+            raise TableNotInBase(
+                f"table {name} is not in the merged log's base: its shape has changed otherwise "
+                "than the base can follow",
+                hint="Run: penstock table resync FILE TABLE; with the file of each merged pipeline "
+                "that has the table.",
+                table=str(name),
+            )
         if found is None:
             raise TableNotInBase(
                 f"table {name} is not in the log's base yet",
@@ -178,7 +186,7 @@ class Holder:
         """
         for _ in range(_ATTEMPTS_MAX):
             manifest = load_manifest(self._base, self._files)
-            if manifest is None or manifest.log_id != log_id or not manifest.tables:
+            if manifest is None or manifest.log_id != log_id or manifest.is_empty:
                 raise _not_ready("there is no base of the log's tables yet")
             if end.position < manifest.complete_at:
                 raise _not_ready("the log is not as far yet as the point of its base")

@@ -114,6 +114,8 @@ class Manifest:
         number: one higher than the previous one.
         segment: later changes begin at the start of this segment.
         gsn: later changes begin after this row.
+        unread: tables without rows in the base of a merged log, because their shape has changed
+            otherwise than the base can follow. Each is complete again once the log has emptied it.
     """
 
     log_id: str
@@ -121,10 +123,16 @@ class Manifest:
     segment: int
     gsn: int
     tables: tuple[BaseTable, ...] = ()
+    unread: tuple[BaseTable, ...] = ()
 
     def of(self, table: TableName) -> BaseTable | None:
         """Return a table; None if it is not in the base."""
         return next((one for one in self.tables if one.table == table), None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether it knows no table."""
+        return not self.tables and not self.unread
 
     @property
     def size_bytes(self) -> int:

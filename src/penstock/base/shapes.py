@@ -21,13 +21,9 @@ from penstock.codec.copy_rows import column_of
 from penstock.codec.exact_text import exact_texts
 from penstock.model import Column, PenstockError, Relation
 
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
-_WIDER = {
-    "int16": ("int32", "int64"),
-    "int32": ("int64",),
-    "uint32": ("int64", "uint64"),
-}
+_DECIMAL = re.compile(r"decimal\(\d+,\d+\)")
 _WHOLE = ("int16", "int32", "int64", "uint32", "uint64")
+_ANY_WHOLE = pa.decimal128(20, 0)
 # Neutral types whose values stay the same if the source's type changes in length or name.
 _SAME_VALUES = (*_WHOLE, "string", "binary", "uuid", "bool")
 
@@ -133,21 +129,23 @@ def _convert_column(values: Any, old: Column, new: Column, table: Relation) -> A
         if old.source_type != new.source_type and old.neutral not in _WHOLE:
             raise _unfit(old, new, table)
         return pa.array(exact_texts(values, old.neutral), pa.string())
-    if new.neutral in _WIDER.get(old.neutral, ()) or _is_wider_decimal(old.neutral, new.neutral):
+    are_numbers = _is_number(old.neutral) and _is_number(new.neutral)
+    if not are_numbers and (old.neutral, new.neutral) != ("float32", "float64"):
+        raise _unfit(old, new, table)
+    if are_numbers and old.neutral in _WHOLE and new.neutral not in _WHOLE:
+        values = values.cast(_ANY_WHOLE)  # Arrow asks for digits that no value has
+    try:
         return cast_exactly(values, arrow_type(new.neutral))
-    raise _unfit(old, new, table)
+    except pa.ArrowInvalid as error:
+        raise _unfit(old, new, table) from error
+
+
+def _is_number(neutral: str) -> bool:
+    return neutral in _WHOLE or _DECIMAL.fullmatch(neutral) is not None
 
 
 def _same_values(neutral: str) -> bool:
     return neutral in _SAME_VALUES or neutral.startswith("decimal")
-
-
-def _is_wider_decimal(old: str, new: str) -> bool:
-    one, other = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
-    if one is None or other is None:
-        return False
-    whole = int(one[1]) - int(one[2])
-    return int(other[2]) >= int(one[2]) and int(other[1]) - int(other[2]) >= whole
 
 
 def _unfit(old: Column, new: Column, table: Relation) -> ShapeUnfit:

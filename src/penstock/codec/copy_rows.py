@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.codec.columns import after_type, arrow_type, batch_schema, before_type
 from penstock.codec.lines import LineDialect
-from penstock.model import Op, Relation, Rows
+from penstock.model import Column, Op, Relation, Rows
 
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _DAY_US = 86_400_000_000
@@ -107,6 +107,17 @@ def column_of(cells: Sequence[Cell], neutral: str, dialect: LineDialect = LineDi
         return _array(cells, neutral, dialect)
     except (_Unfit, pa.ArrowInvalid, OverflowError):
         return _array(cells, "string", dialect)
+
+
+def fit_missing(column: Column) -> Column:
+    """Return a column as text if its type cannot hold the value that rows older than it have."""
+    if column.missing is None:
+        return column
+    try:
+        _array([column.missing.encode()], column.neutral, LineDialect.COPY)
+    except (_Unfit, pa.ArrowInvalid, OverflowError):
+        return column.as_text()
+    return column
 
 
 def _array(cells: Sequence[Cell], neutral: str, dialect: LineDialect) -> Any:

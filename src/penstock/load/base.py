@@ -9,7 +9,7 @@ after all tasks have ended, and only then are old files and links removed. Not h
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TypeVar
@@ -98,9 +98,13 @@ class BaseHole(PenstockError):
 class Compaction:
     """Compaction of one log's base. Only one thread may use it, the base's only writer."""
 
-    def __init__(self, place: BasePlace) -> None:
-        """Keep the settings; nothing is read yet."""
-        self._place = place
+    def __init__(self, place: BasePlace, *, is_merged: bool = False) -> None:
+        """Keep the settings; nothing is read yet.
+
+        is_merged: no source can be read again, so a table whose shape does not fit stays without
+        rows until the log empties it.
+        """
+        self._place, self._is_merged = place, is_merged
 
     def due(self, manifest: Manifest) -> list[SegmentFile]:
         """Return the segments of the next step; none while the step would cost more than the space
@@ -137,7 +141,7 @@ class Compaction:
     def step(self, session: Session, manifest: Manifest, files: Sequence[SegmentFile]) -> Manifest:
         """Add some segments; return the new base. Raises the errors of tasks and job.
 
-        A table whose rows must be read again is not part of the new base.
+        A table whose rows must be read again is not part of the new base (`Manifest.unread`).
         """
         if not files:
             return manifest
@@ -150,7 +154,7 @@ class Compaction:
             end = segments[-1].end
             tasks: list[CompactTask] = []
             moved: list[BaseTable] = []
-            for table in manifest.tables:
+            for table in (*manifest.tables, *manifest.unread):
                 window = Window(
                     end=end,
                     gsn_after=manifest.gsn,
@@ -158,19 +162,22 @@ class Compaction:
                     position=int(table.ordinal),
                 )
                 changes = changes_of(segments, table.table, window)
-                shaped = _reshape(table, changes)
+                is_lost = table in manifest.unread and not changes.is_emptied
+                shaped = None if is_lost else _reshape(table, changes)
                 if shaped is not None:
                     moved.append(shaped)
                     if not changes.is_empty:
                         tasks += self._tasks(manifest, table, files, end, changes)
         outcomes = self._run(session, tasks)
-        tables = [_advance(_past(one, end), tasks, outcomes) for one in moved]
+        advanced = [_advance(_past(one, end), tasks, outcomes) for one in moved]
+        tables = tuple(one for one in advanced if one is not None)
         made = replace(
             manifest,
             number=manifest.number + 1,
             segment=files[-1].number + 1,
             gsn=end.gsn,
-            tables=tuple(one for one in tables if one is not None),
+            tables=tables,
+            unread=self._unread(manifest, {one.table for one in tables}),
         )
         save_manifest(self._place.directory, made)
         point("base.compacted.after")
@@ -184,6 +191,16 @@ class Compaction:
         )
         logger.info("base moved on", segment=made.segment, tables=len(made.tables))
         return made
+
+    def _unread(self, manifest: Manifest, known: Collection[TableName]) -> tuple[BaseTable, ...]:
+        """Return the tables that lose their rows, or had lost them. known: the others."""
+        if not self._is_merged:
+            return ()
+        return tuple(
+            replace(one, files=())
+            for one in (*manifest.tables, *manifest.unread)
+            if one.table not in known
+        )
 
     def _run(self, session: Session, tasks: Sequence[CompactTask]) -> list[Outcome]:
         if not tasks:

@@ -183,11 +183,18 @@ class Shapes:
         own = {column.id for column in current.columns} if current and is_same else set()
         last = max(known.values(), default=0)
         position = self._copied.get((table, name, relation.source_id))
+        # A name that is only spelled in another case since the copy is the same one.
+        folded = {
+            (one, source_id, text.lower()): number
+            for (one, source_id, text), number in known.items()
+            if position is not None
+        }
         found = {}
         for column in relation.columns:
             key = _key(name, relation, column)
             then = column.name if position is None else column.name_at(position) or ""
-            number = known.get(key) or known.get((name, relation.source_id, then))
+            copied = (name, relation.source_id, then)
+            number = known.get(key) or known.get(copied) or folded.get((*copied[:2], then.lower()))
             if number is None and by_name.get(column.name, 0) not in own:
                 number = by_name.get(column.name)
             if not number:

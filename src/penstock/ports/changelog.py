@@ -23,6 +23,7 @@ from penstock.ports.registry import PartName, part
 DML_TYPE, UOW_ID, SERVER_ID, GSN = "dml_type", "uow_id", "fv$server_id", "fv$gsn"
 
 OWN_COLUMNS = (DML_TYPE, UOW_ID, SERVER_ID, GSN)
+CHANGELOG_TYPES = "flexcdc.types"  # the section with choices for values of changelogs
 
 # Columns in front of a row image's own columns.
 OWN_SCHEMA = pa.schema(
@@ -61,7 +62,7 @@ def type_refused(relation: Relation, column: str, mapping: Mapping) -> Changelog
     loss = mapping.missing[0]
     return ChangelogTypeRefused(
         f"{place}: what shall be done about {loss.name}?",
-        hint=f'Choose in [flexcdc.types], as in "{loss.name}" = "{next(iter(loss.choices))}".',
+        hint=f'Choose in [{CHANGELOG_TYPES}], as in "{loss.name}" = "{next(iter(loss.choices))}".',
         **fields,
     )
 

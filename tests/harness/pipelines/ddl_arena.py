@@ -267,6 +267,7 @@ class Arena:
             if self._also:
                 one.on_done = lambda done, schema=one.schema: self._mark(schema, done)  # type: ignore[misc]
         mapped = {one.schema: one.target_schema for one in self.histories} | {FENCE: "fence_copy"}
+        types = _choose_types(self._pair)
         file = write_pipeline(
             folder,
             self._source_url,
@@ -274,14 +275,16 @@ class Arena:
             tables=[f"{name}.*" for name in mapped],
             sections={
                 "target.map": mapped,
-                "target.types": _choose_types(self._pair),
+                "target.types": types,
                 "changeExtractor": {"flushIntervalSeconds": 0.5},
                 "changeLoader": {"onTableError": "isolate"},
                 **({"target": {"batchSeconds": 0.2}} if self._pair[1] in LAKES else {}),
-                **sections_of(self._also),
+                **sections_of(self._also, types),
             },
         )
-        self._followers = make_followers(self._also, file, self._target, self._dice)
+        self._followers = make_followers(
+            self._also, file, self._target, self._dice, has_zero_dates=ZERO_DATES not in types
+        )
         self._config = load_config(file)
         java = place_of(self._pair[1]) if self._pair[1] in LAKES else None
         self.extract, self.load = Child("extract", file), Child("load", file, java=java)
@@ -591,15 +594,16 @@ class Arena:
         side.run(f"create {'schema' if side.kind == POSTGRES else 'database'} {name}")
 
 
+ZERO_DATES = '"zero dates"'
+
+
 def _choose_types(pair: tuple[str, str]) -> dict[str, str]:
     """Return `[target.types]` of a pair: values that PostgreSQL lacks become NULL or text."""
     if pair[1] in LAKES:
         return {} if pair[0] == POSTGRES else {'"zero dates"': "null"}
     if POSTGRES not in pair:
         return {}
-    lost = (
-        {'"zero dates"': "null", '"loose json"': "text"} if pair[1] == POSTGRES != pair[0] else {}
-    )
+    lost = {ZERO_DATES: "null", '"loose json"': "text"} if pair[1] == POSTGRES != pair[0] else {}
     return {'"*"': "error"} | lost
 
 

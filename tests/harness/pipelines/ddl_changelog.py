@@ -13,7 +13,14 @@ import pymysql
 from harness.pipelines.ddl_child import Child
 from harness.pipelines.ddl_processes import Mark, Processes
 from harness.pipelines.ddl_script import Statement, Step
-from harness.pipelines.ddl_sides import Row, Side, kind_of_value, neutral_row, show_row
+from harness.pipelines.ddl_sides import (
+    Row,
+    Side,
+    kind_of_value,
+    neutral_row,
+    show_row,
+    without_zero_dates,
+)
 from harness.pipelines.ddl_types import POSTGRES
 from penstock.consume.flexcdc.captured import changelog_name
 from penstock.control.consumers.flexcdc import setup
@@ -92,14 +99,15 @@ def changelog_differences(
     (key,) = ours.key
     if theirs is None or key not in theirs.types:
         return []
-    kinds = {name: kind_of_value(source.kind, of) for name, of in ours.types.items()}
-    place = list(kinds).index(key)
-    rows = {
-        row[place]: row
-        for row in (
-            neutral_row(list(kinds.values()), one) for one in source.texts(schema, table, kinds)
-        )
+    kinds = {
+        name: _shared_kind(source, of, target, theirs.types.get(name))
+        for name, of in ours.types.items()
     }
+    place = list(kinds).index(key)
+    mine = source.texts(schema, table, kinds)
+    if target.kind == POSTGRES != source.kind:
+        mine = [without_zero_dates(kinds, row) for row in mine]
+    rows = {row[place]: row for row in (neutral_row(list(kinds.values()), one) for one in mine)}
     shared = {name: kind for name, kind in kinds.items() if name in theirs.types}
     images = read_images(target, log, shared)
     emptied = max((gsn for gsn, dml, _ in images if dml == 0), default=None)
@@ -118,6 +126,16 @@ def changelog_differences(
         elif dml > 0 and (since is None or gsn > since):
             found += _value_differences(kinds, shared, rows[value], row)
     return [f"flexcdc: {table}: {line}" for line in sorted(found)[:8]]
+
+
+def _shared_kind(source: Side, of_type: str, target: Side, kept: str | None) -> str:
+    """Return the rule for values of a column; a changelog keeps a wider type that it once had.
+
+    kept: the changelog's type, None if it has no such column.
+    """
+    kind = kind_of_value(source.kind, of_type)
+    wider = kind if kept is None else kind_of_value(target.kind, kept)
+    return wider if (kind, wider) == ("int", "decimal") else kind
 
 
 def read_images(target: Side, log: str, kinds: dict[str, str]) -> list[tuple[int, int, Row]]:

@@ -92,10 +92,20 @@ class Served(Processes):
     """The folded log, as `penstock serve` answers with it."""
 
     def __init__(
-        self, name: str, file: Path, dice: random.Random, children: Sequence[Child] = ()
+        self,
+        name: str,
+        file: Path,
+        dice: random.Random,
+        children: Sequence[Child] = (),
+        *,
+        has_zero_dates: bool = True,
     ) -> None:
-        """Prepare to serve; file is the served pipeline's, children are the processes it needs."""
+        """Prepare to serve; file is the served pipeline's, children are the processes it needs.
+
+        has_zero_dates: the file does not choose NULL for them.
+        """
         super().__init__(children, dice)
+        self._has_zero_dates = has_zero_dates
         self.name = name
         self._serve = Child("serve", file)
         self._served: ServedLog | None = None
@@ -120,7 +130,9 @@ class Served(Processes):
     def differences(self, source: Side, schema: str, table: str, mark: Mark | None) -> list[str]:
         """Return the differences of the folded log."""
         assert self._served is not None, "it has passed the last fence"
-        return base_differences(source, self._served, schema, table, self.name)
+        return base_differences(
+            source, self._served, schema, table, self.name, has_zero_dates=self._has_zero_dates
+        )
 
     def close(self) -> None:
         """End all processes, and the server."""
@@ -139,26 +151,32 @@ def make_merge(file: Path, dice: random.Random) -> Served:
     return Served("merge", merged, dice, [Child("merge", merged), Child("load", merged)])
 
 
-def sections_of(also: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """Return the sections of the pipeline file that these followers need."""
+def sections_of(also: Sequence[str], types: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+    """Return the sections of the pipeline file that these followers need.
+
+    types: choices of [target.types].
+    """
     found: dict[str, Mapping[str, Any]] = {}
     if "consumer" in also:
         found["consumers.view"] = SECTION
     if "merge" in also:
         found["changeExtractor"] = {"flushIntervalSeconds": 0.5, "heartbeatSeconds": 0.5}
     if "flexcdc" in also:
-        found["flexcdc"] = FLEXCDC
+        found |= {"flexcdc": FLEXCDC, "flexcdc.types": types}
     return found
 
 
 def make_followers(
-    also: Sequence[str], file: Path, target: Side, dice: random.Random
+    also: Sequence[str], file: Path, target: Side, dice: random.Random, *, has_zero_dates: bool
 ) -> list[Follower]:
-    """Return the followers of a pipeline. also: names of `NAMES`. target: of the pipeline."""
+    """Return the followers of a pipeline.
+
+    also: names of `NAMES`. target: of the pipeline. has_zero_dates: see `Served`.
+    """
     if {"base", "merge"} & set(also):  # a log with a target has a base if it is served
         file.write_text(file.read_text() + SERVED)
     makers: dict[str, Callable[[random.Random], Follower]] = {
-        "base": lambda own: Served("base", file, own),
+        "base": lambda own: Served("base", file, own, has_zero_dates=has_zero_dates),
         "merge": lambda own: make_merge(file, own),
         "consumer": lambda own: ViewFollower(file, own),
         "flexcdc": lambda own: Changelogs(file, target, own),

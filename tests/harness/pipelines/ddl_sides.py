@@ -364,12 +364,12 @@ def differences(
     if kinds:
         mine = source.texts(schema, table, kinds)
         if target.kind == POSTGRES != source.kind:
-            mine = [_without_zero_dates(kinds, row) for row in mine]
+            mine = [without_zero_dates(kinds, row) for row in mine]
         found += _row_differences(table, kinds, mine, target.texts(target_schema, table, kinds))
     return found
 
 
-def _without_zero_dates(kinds: Mapping[str, str], row: Row) -> Row:
+def without_zero_dates(kinds: Mapping[str, str], row: Row) -> Row:
     """Return a row with NULL for days that PostgreSQL does not have, as the pipeline file says."""
     pairs = zip(kinds.values(), row, strict=True)
     return tuple(
@@ -379,9 +379,18 @@ def _without_zero_dates(kinds: Mapping[str, str], row: Row) -> Row:
 
 
 def base_differences(
-    source: Side, served: ServedLog, schema: str, table: str, name: str = "base"
+    source: Side,
+    served: ServedLog,
+    schema: str,
+    table: str,
+    name: str = "base",
+    *,
+    has_zero_dates: bool = True,
 ) -> list[str]:
-    """Return the differences of a folded log from the source; empty when it is equal."""
+    """Return the differences of a folded log from the source; empty when it is equal.
+
+    has_zero_dates: the pipeline file does not choose NULL for them.
+    """
     ours = source.facts(schema, table)
     if ours is None or not ours.without_unsent().types:
         return []
@@ -395,7 +404,10 @@ def base_differences(
     if set(names) != set(ours.types):
         return [f"{name}: {table}: columns {sorted(ours.types)} became {sorted(names)}"]
     kinds = {name: kind_of_value(source.kind, ours.types[name]) for name in names}
-    return _row_differences(f"{name}: {table}", kinds, source.texts(schema, table, kinds), rows)
+    mine = source.texts(schema, table, kinds)
+    if not has_zero_dates:
+        mine = [without_zero_dates(kinds, row) for row in mine]
+    return _row_differences(f"{name}: {table}", kinds, mine, rows)
 
 
 def _row_differences(

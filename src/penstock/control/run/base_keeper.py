@@ -46,10 +46,10 @@ def add_tables(config: Config, manifest: Manifest, log: LogState, seen: set[int]
     seen: numbers of examined segments; new ones are added. Before the logs are of one moment
     the base has no tables.
     """
-    if not manifest.tables and not _is_settled(config, log):
+    if manifest.is_empty and not _is_settled(config, log):
         return manifest
     place = base_place(config)
-    known = {table.table for table in manifest.tables}
+    known = {table.table for table in (*manifest.tables, *manifest.unread)}
     added: list[BaseTable] = []
     for file in list_segments(place.links, place.extension):
         if file.number in seen or file.number < manifest.segment:
@@ -111,7 +111,7 @@ class BaseKeeper:
         """
         self._config, self._sessions, self._owns = config, sessions, owns_session
         self._place = base_place(config)
-        self._compaction = Compaction(self._place)
+        self._compaction = Compaction(self._place, is_merged=config.merge is not None)
         self._ended = threading.Event()
         self._thread = SupervisedThread("base", self._run, wait=self._ended.wait)
         self._tables_s = -TABLES_S
@@ -175,7 +175,7 @@ class BaseKeeper:
                 self._read(session, manifest, missing)
                 return True
         try:
-            due = self._compaction.due(manifest) if manifest.tables else []
+            due = [] if manifest.is_empty else self._compaction.due(manifest)
         except BaseHole as error:
             if self._config.merge is not None:
                 raise hole_in_merged(self._config, error) from error

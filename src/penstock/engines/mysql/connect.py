@@ -474,6 +474,11 @@ def server_error(doing: str, number: int, sqlstate: str, said: str) -> PenstockE
     return StatementFailed(message, hint=hint, **fields)
 
 
+def is_gone(error: PenstockError) -> bool:
+    """Return whether a statement failed because its table does not exist."""
+    return error.fields.get("errno") in _GONE
+
+
 # -- SQL text ------------------------------------------------------------------------------------
 
 

@@ -365,6 +365,7 @@ def statement_error(doing: str, error: psycopg.Error) -> PenstockError:
     )
 
 
+TARGET_TYPES = "target.types"
 # Refused values that [target.types] can say something about, by SQLSTATE.
 _VALUE_CHOICES = {
     "22007": ("zero dates", "null"),
@@ -375,21 +376,19 @@ _JSON_REFUSED = "invalid input syntax for type json"
 _COPY_COLUMN = re.compile(r"COPY (\S+), line \d+, column (\S+?):")
 
 
-def choice_hint(state: str | None, said: str = "") -> str:
+def choice_hint(state: str | None, said: str = "", *, section: str = TARGET_TYPES) -> str:
     """Return the entry of [target.types] about a value that the target refuses; else empty.
 
-    said: the server's message.
+    said: the server's message. section: the one that has the choices in place of [target.types].
     """
+    shown = "; `penstock plan FILE` shows the choices." if section == TARGET_TYPES else "."
     if state == "22P02" and _JSON_REFUSED in said:
-        return (
-            'Write "loose json" = "text" in [target.types], and run `penstock table resync FILE '
-            "TABLE`; `penstock plan FILE` shows the choices."
-        )
+        again = ", and run `penstock table resync FILE TABLE`" if section == TARGET_TYPES else ""
+        return f'Write "loose json" = "text" in [{section}]{again}{shown}'
     if state not in _VALUE_CHOICES:
         return ""
     loss, choice = _VALUE_CHOICES[state]
-    entry = f'"{loss}" = "{choice}"'
-    return f"Write {entry} in [target.types]; `penstock plan FILE` shows the choices."
+    return f'Write "{loss}" = "{choice}" in [{section}]{shown}'
 
 
 def _value_hint(state: str | None, said: str) -> str:

@@ -14,7 +14,15 @@ from typing import Any
 
 from penstock.codec.mysql.charsets import single_byte_table
 from penstock.codec.mysql.types import neutral_type
-from penstock.engines.mysql.connect import Connection, ServerVersion, literal, quote, rows
+from penstock.engines.mysql.connect import (
+    Connection,
+    ServerVersion,
+    is_gone,
+    literal,
+    quote,
+    rows,
+)
+from penstock.host.errors import StatementFailed
 from penstock.model import (
     ColumnDefinition,
     ForeignKey,
@@ -110,22 +118,27 @@ def definitions_of(
         _gather(foreign, connection, FOREIGN_KEYS, schema)
         if server.is_mariadb:
             _gather_json(json_columns, connection, schema)
-    return {
-        name: _table(
-            name,
-            facts,
-            _as_written(
-                tuple(_column(row, server, json_columns[name]) for row in columns[name]),
-                lambda name=name: _create_sql(connection, name),  # type: ignore[misc]
-                server,
-            ),
-            indexes[name],
-            foreign[name],
-            create_sql=_create_sql(connection, name) if with_create_sql else "",
-        )
-        for name, facts in tables.items()
-        if columns[name]
-    }
+    found = {}
+    for name, facts in tables.items():
+        if not columns[name]:
+            continue
+        try:
+            found[name] = _table(
+                name,
+                facts,
+                _as_written(
+                    tuple(_column(row, server, json_columns[name]) for row in columns[name]),
+                    lambda name=name: _create_sql(connection, name),  # type: ignore[misc]
+                    server,
+                ),
+                indexes[name],
+                foreign[name],
+                create_sql=_create_sql(connection, name) if with_create_sql else "",
+            )
+        except StatementFailed as error:
+            if not is_gone(error):
+                raise
+    return found
 
 
 def _gather(into: _ByTable, connection: Connection, sql: str, schema: str) -> None:

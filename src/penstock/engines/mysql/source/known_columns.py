@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from penstock.codec.copy_rows import fit_missing
 from penstock.codec.mysql.retyping import keeps_values
 from penstock.codec.mysql.types import parse_type
 from penstock.engines.mysql.source.ddl_text import ALL_COLUMNS, Effect
@@ -152,7 +153,9 @@ def identify(
             last_id += 1
             one = KnownColumn(id=last_id, name=column.name)
             doubt = doubt or f"no statement in the binlog added column {column.name}"
-        columns.append(replace(column, id=one.id, missing=one.missing, names=one.names))
+        columns.append(
+            fit_missing(replace(column, id=one.id, missing=one.missing, names=one.names))
+        )
         found.append(one)
     gone = [one.name for name, one in by_name.items() if name not in names]
     if gone and not doubt:

@@ -32,6 +32,9 @@ _LONG = ("text", "blob", "json")
 _NUMBERS = " auto_increment"
 EXPRESSION_DEFAULTS = (8, 0, 13)  # the version of MySQL that has them
 _LITERAL_DEFAULT = re.compile(r" default ('(?:[^'\\]|\\.)*')")
+_COMMENT = re.compile(r" comment '(?:[^'\\]|\\.)*'\Z", re.DOTALL)
+_PRESENT = re.compile(r"(?i)( default | on update )current_timestamp(?:\(\d?\))?")
+_MOMENTS = ("timestamp", "datetime")
 _CHARACTER = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
 
 
@@ -202,8 +205,7 @@ class Alterer:
                 change.is_recollated and _collation_of(kind) not in ("", found.collation)
             )
             if not found.generated and is_other:
-                more = "" if change.kind is ChangeKind.CHANGE_TYPE else found.more_sql
-                yield _retype(column, kind, found, _fit_default(more, kind, self.server))
+                yield _retype(column, kind, found, _fit_default(found, kind, change, self.server))
 
     def _rename(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
         """Rename a column, unless an earlier run did so and crashed before it recorded that."""
@@ -528,15 +530,26 @@ def _lacks_literal_defaults(base: str, server: Server) -> bool:
     return server.engine is Engine.MYSQL and base.endswith(_LONG)
 
 
-def _fit_default(more: str, kind: str, server: Server) -> str:
+def _fit_default(found: TargetColumn, kind: str, change: ShapeChange, server: Server) -> str:
     """Return a column's default and comment in a form that its new type allows.
 
-    Where a literal is refused, an expression is accepted, since MySQL 8.0.13.
+    Another type has neither. A narrower type may not hold the default; rows never need it. Where a
+    literal is refused, an expression is accepted, since MySQL 8.0.13.
     """
-    if not _lacks_literal_defaults(_base_of(kind), server):
-        return more
+    if change.kind is ChangeKind.CHANGE_TYPE:
+        return ""
+    if change.kind is ChangeKind.NARROW_TYPE:
+        comment = _COMMENT.search(found.more_sql)
+        return comment[0] if comment is not None else ""
+    base = _base_of(kind)
+    if base in _MOMENTS:
+        # The digits of the present time are those of the type.
+        digits = kind.partition("(")[2].partition(")")[0] or "0"
+        return _PRESENT.sub(rf"\1current_timestamp({digits})", found.more_sql)
+    if not _lacks_literal_defaults(base, server):
+        return found.more_sql
     default = r" default (\1)" if server.version >= EXPRESSION_DEFAULTS else ""
-    return _LITERAL_DEFAULT.sub(default, more, count=1)
+    return _LITERAL_DEFAULT.sub(default, found.more_sql, count=1)
 
 
 def _fill(column: Column, mapping: TypeMapping) -> str:

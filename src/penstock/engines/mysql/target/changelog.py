@@ -40,7 +40,12 @@ from penstock.engines.mysql.target.send import (
     refused_rows,
     without_log,
 )
-from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require
+from penstock.engines.mysql.target.target import (
+    TargetColumn,
+    TargetTable,
+    read_target_tables,
+    require,
+)
 from penstock.host.errors import StatementFailed
 from penstock.model import Column, ColumnDefinition, Relation, TableDefinition, TableName
 from penstock.model.sections import StateNames
@@ -75,6 +80,8 @@ _STRICT = "'NO_AUTO_VALUE_ON_ZERO,STRICT_ALL_TABLES,ALLOW_INVALID_DATES'"  # as 
 _VARCHAR_MAX = 1000
 _VARCHAR = re.compile(r"(?:var)?char\((\d+)\)\Z", re.IGNORECASE)
 TEXT = "longtext character set utf8mb4 collate utf8mb4_bin"
+_ALL_LETTERS = "utf8mb4"
+_CHARSET = re.compile(r" character set (\w+)", re.IGNORECASE)
 
 _CHANGELOG = """
     create table {table} (
@@ -228,14 +235,14 @@ class MySQLChangelogs(ChangelogSession):
         found = read_target_tables(self._connection, [table]).get(table)
         if found is None:
             return None
-        return {c.name: c.type_text for c in found.columns if c.name != NUMBER}
+        return {c.name: _type_of(c) for c in found.columns if c.name != NUMBER}
 
     def types_of(self, relation: Relation, definition: TableDefinition | None) -> Sequence[str]:
         known = {c.name: c for c in definition.columns} if definition is not None else {}
         mapped: dict[str, TypeMapping] = {}
         for column in relation.columns:
             found = known.get(column.name)
-            has_it = found is not None and found.type_text == column.source_type
+            has_it = found is not None and _is_defined_so(column, found)
             mapped[column.name] = self._map(relation, found if has_it and found else column)
         if not Engine(self._source_types).is_mysql:
             fit_row(mapped)
@@ -250,10 +257,11 @@ class MySQLChangelogs(ChangelogSession):
         return mapping
 
     def same_type(self, left: str, right: str) -> bool:
-        return same_type(left, right)
+        return same_type(left, right) and _has_letters(left, right)
 
     def holds(self, wider: str, narrower: str) -> bool:
-        return TYPE_RULES.holds(_bare(wider), _bare(narrower))
+        holds = TYPE_RULES.holds(_bare(wider), _bare(narrower))
+        return holds and _has_letters(wider, narrower)
 
     @property
     def text_type(self) -> str:
@@ -379,6 +387,33 @@ def _nullable_type(kind: str) -> str:
     if match is not None and int(match[1]) > _VARCHAR_MAX:
         kind = TEXT
     return f"{kind} null default null"
+
+
+def _is_defined_so(column: Column, found: ColumnDefinition) -> bool:
+    """Return whether the catalogue, which may be ahead, still has a column as the log has it."""
+    same_letters = not column.collation or column.collation == found.collation
+    return found.type_text == column.source_type and same_letters
+
+
+def _type_of(column: TargetColumn) -> str:
+    """Return a column's type with its character set, unless that holds all letters."""
+    if not column.is_text or column.charset == _ALL_LETTERS:
+        return column.type_text
+    return f"{column.type_text} character set {column.charset} collate {column.collation}"
+
+
+def _has_letters(kept: str, wanted: str) -> bool:
+    """Return whether a changelog's column has all letters of another type's character set.
+
+    The changelog may have been made after the source's column lost some, with rows before that.
+    """
+    return _charset_of(kept) in (_ALL_LETTERS, _charset_of(wanted))
+
+
+def _charset_of(kind: str) -> str:
+    """Return the character set that a type names, or that of a changelog."""
+    found = _CHARSET.search(kind)
+    return _ALL_LETTERS if found is None else found[1].lower().replace("utf8mb3", "utf8")
 
 
 def _bare(kind: str) -> str:

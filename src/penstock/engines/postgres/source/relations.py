@@ -17,6 +17,7 @@ from dataclasses import replace
 import psycopg
 import structlog
 
+from penstock.codec.copy_rows import fit_missing
 from penstock.codec.postgres.pgoutput_messages import RelationColumn, RelationMessage
 from penstock.codec.postgres.retyping import is_kept_in_place
 from penstock.engines.postgres.connect import server_errors
@@ -94,16 +95,18 @@ def left_of(
 
 def column_of(column: ColumnDefinition) -> Column:
     """Return a column of a relation as the catalogue defines it."""
-    return Column(
-        name=column.name,
-        source_type=column.type_text,
-        neutral=column.neutral,
-        base_type=column.base_type,
-        type_oid=column.type_oid,
-        typmod=column.typmod,
-        nullable=not column.not_null,
-        missing=column.missing,
-        id=column.id,
+    return fit_missing(
+        Column(
+            name=column.name,
+            source_type=column.type_text,
+            neutral=column.neutral,
+            base_type=column.base_type,
+            type_oid=column.type_oid,
+            typmod=column.typmod,
+            nullable=not column.not_null,
+            missing=column.missing,
+            id=column.id,
+        )
     )
 
 

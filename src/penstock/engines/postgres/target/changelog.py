@@ -47,6 +47,7 @@ from penstock.engines.postgres.type_rules import TYPE_RULES
 from penstock.model import Column, Relation, TableDefinition, TableName
 from penstock.model.sections import StateNames
 from penstock.ports.changelog import (
+    CHANGELOG_TYPES,
     DML_TYPE,
     OWN_COLUMNS,
     UOW_ID,
@@ -290,7 +291,9 @@ class PostgresChangelogs(ChangelogSession):
             if error.sqlstate is None:
                 raise statement_error(f"appending to the changelog {table}", error) from error
             user = self._connection.info.user
-            raise apply_error(error, table, user=user, naming={}) from error
+            raise apply_error(
+                error, table, user=user, naming={}, section=CHANGELOG_TYPES
+            ) from error
         if taken != images.own.num_rows:
             raise images_lost(table, images.own.num_rows, taken)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import psycopg
 
-from penstock.engines.postgres.connect import choice_hint, quote, statement_error
+from penstock.engines.postgres.connect import TARGET_TYPES, choice_hint, quote, statement_error
 from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.model import PenstockError, TableName
 from penstock.ports.target import (
@@ -53,10 +53,12 @@ def apply_error(
     *,
     user: str,
     naming: Mapping[str, Sequence[tuple[str, str]]],
+    section: str = TARGET_TYPES,
 ) -> PenstockError:
     """Return the typed error for the target's answer to an apply statement.
 
-    naming: for each merge table of this table its columns of `naming_objects`.
+    naming: for each merge table of this table its columns of `naming_objects`. section: the one
+    that has the choices for its values.
     """
     state, said = error.sqlstate, error.diag.message_primary or type(error).__name__
     fields = {"table": str(table), "sqlstate": state}
@@ -74,7 +76,7 @@ def apply_error(
         return _name_refused(said, table, naming, fields)
     if state is not None and (state.startswith("22") or state in ("23502", "23514", "42804")):
         # The value itself follows the colon: rows do not belong into messages.
-        choice = choice_hint(state, said)
+        choice = choice_hint(state, said, section=section)
         make = f"{choice} Otherwise make" if choice else "Make"
         return ValueRefused(
             f"applying to {table}: {said.partition(':')[0]}",
