@@ -1,4 +1,4 @@
-"""Partitions of lake tables: terms, transforms as pyiceberg has them, rows and files by partition."""
+"""Partitions of lake tables: terms, transforms as pyiceberg has them, rows by partition."""
 
 from __future__ import annotations
 

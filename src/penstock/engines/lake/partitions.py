@@ -357,7 +357,8 @@ def _minimal_bytes(value: Any, scale: int) -> bytes:
 
 def _unscaled(value: Any, scale: int) -> int:
     sign, digits, exponent = value.as_tuple()
-    number = int("".join(map(str, digits)) or "0") * 10 ** (exponent + scale)
+    factor: int = 10 ** (exponent + scale)
+    number = int("".join(map(str, digits)) or "0") * factor
     return -number if sign else number
 
 
