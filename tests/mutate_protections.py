@@ -66,7 +66,13 @@ COPIED = (
 )
 KERNEL_SUFFIXES = {".pyx", ".pxd", ".pxi"}
 TESTS_TIMEOUT_S = 1200
-WITHOUT_SERVER = ("tests/unit/", "tests/property/")
+IN_MEMORY = ("apply", "shapes", "together")  # files of tests with a table format in memory
+WITHOUT_SERVER = (
+    "tests/unit/",
+    "tests/property/",
+    "tests/lake/test_partitions_core",
+    *(f"tests/lake/test_core_{name}" for name in IN_MEMORY),
+)
 PAGE = ROOT / "docs" / "faults.md"
 HEADER = (
     "| room | planted | run | found | found without a server | not found |",

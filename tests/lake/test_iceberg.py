@@ -4,6 +4,7 @@ Spark.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -40,6 +41,7 @@ from penstock.engines.lake.format import (
     ChangeKind,
     Commit,
     CommitRefused,
+    Expiry,
     FeatureNeeded,
     FeatureUnknown,
     LakeColumn,
@@ -358,12 +360,10 @@ class TestExpiry:
         after = self._delete(table, {first.name: [0], second.name: [0]}, 12)
         self._delete(table, {first.name: [0, 1]}, 13)
         appended = append(table, rows_of(7), 14)
-        table._java.updateProperties().set("history.expire.max-snapshot-age-ms", "1").set(
-            "history.expire.min-snapshots-to-keep", "1"
-        ).commit()
+        table._java.updateProperties().set("history.expire.min-snapshots-to-keep", "1").commit()
         replaced = {ref.location for file in after.files for ref in file.deletes}
         left = read_pyiceberg(table).sort_by("id").to_pydict()
-        table.expire()
+        table.expire(Expiry(before_us=time.time_ns() // 1000))
         lake.check(table, left, by_all=True)
         present = {str(path) for path in Path(table.data_folder).iterdir()}
         assert len(replaced & present) == 1  # one vector was replaced, the other is live

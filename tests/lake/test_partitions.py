@@ -101,7 +101,7 @@ def test_rows_move_between_partitions(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_moved_row_is_deleted_in_its_old_partition(java: Java, tmp_path: Path, kind: str) -> None:
-    """It is found by its key, wherever it is, and its deletions are of that file's partition."""
+    """The row is found by its key, wherever it is; its deletions are of that file's partition."""
     pipeline = Pipeline(java, tmp_path, kind, ("region",))
     first = [(number, "old", None, None, None, "x") for number in range(1, 5)]
     pipeline.orders.put(*first)
@@ -131,7 +131,7 @@ def test_a_filter_reads_the_files_of_its_partitions(java: Java, tmp_path: Path, 
     where = "region = 'u s/a'" if is_delta else "id = 77"
     if isinstance(side, IcebergSide):
         metadata = cast(IcebergTable, side.table()).metadata_location()
-        scan = StaticTable.from_metadata(metadata).scan(EqualTo("id", 77))
+        scan = StaticTable.from_metadata(metadata).scan(EqualTo("id", value=77))
         kept = {task.file.file_path for task in scan.plan_files()}
     else:
         kept = {file.location for file in wanted.files if file.partition == ("u s/a",)}
@@ -227,7 +227,7 @@ def with_ids(shape: Relation) -> Relation:
 
 
 def test_a_foreign_change_of_partitions_is_refused(java: Java, tmp_path: Path) -> None:
-    """Somebody adds a field: penstock does not write files of another spec."""
+    """Another writer adds a field: penstock does not write files of another spec."""
     pipeline = Pipeline(java, tmp_path, "iceberg v3", ("region",))
     pipeline.orders.write(1)
     pipeline.load()

@@ -2,7 +2,7 @@
 
 Each reader's rows are compared with the source's as docs/types.md says, and values of the bulk load
 with those of changes, exactly. Values that a lake's type cannot hold stop the load by name, and the
-line of the error's hint, copied into the file, mends it.
+line of the error's hint, copied into the file, lets it go on.
 """
 
 from __future__ import annotations

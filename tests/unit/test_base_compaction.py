@@ -254,7 +254,7 @@ def test_whole_numbers_become_decimals(tmp_path: Path) -> None:
 
 
 def test_a_table_of_a_merged_log_whose_rows_are_lost_returns_with_a_reload(tmp_path: Path) -> None:
-    """Its later rows alone are no table: until the log empties it, it is refused by name."""
+    """Rows of later changes alone are not a table: until the log empties it, it is refused."""
     log = Log(tmp_path, {ITEM_2: [(1, "a", Decimal("2.50"))]})
     log.compaction = Compaction(log.place, is_merged=True)
     later = retype("int32", "integer")

@@ -137,7 +137,7 @@ def test_an_unreadable_table_is_a_difference(tmp_path: Path) -> None:
     ],
 )
 def test_types_are_those_of_the_documents(source: str, of_type: str, wanted: str) -> None:
-    """See docs/types.md."""
+    """The types are those of docs/types.md."""
     assert lake_type(source, of_type) == wanted
 
 

@@ -243,7 +243,7 @@ def test_a_value_that_does_not_fit_names_its_column_and_choice(tmp_path: Path) -
     table = fill_table(tmp_path)
     with pytest.raises(ValueRefused) as caught:
         table.apply([Change(op="U", gsn=3, after=(1, "infinity", "c"))])
-    assert "column day of public.t: 1 values" in caught.value.message
+    assert "column day of public.t (date) has 1 values that" in caught.value.message
     assert "infinity" not in caught.value.message
     assert '"public.t.day dates out of range" = "null"' in caught.value.hint
     assert len(table.rows()) == 2

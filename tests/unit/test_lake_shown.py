@@ -15,23 +15,23 @@ from penstock.engines.lake.storage import Folder
 from penstock.ports.lake import TableFacts
 
 
-def shown(print_it: object, *given: object) -> str:
+def print_out(print_it: object, *given: object) -> str:
     """Return what a function prints."""
-    out = Console(file=io.StringIO(), width=150)
-    print_it(*given, out)
-    return out.file.getvalue()
+    text = io.StringIO()
+    print_it(*given, Console(file=text, width=150))
+    return text.getvalue()
 
 
 def test_status_shows_the_tables_of_a_lake() -> None:
     """Print files, rows without the deleted ones, size and missing rows; and the same as JSON."""
-    text = shown(show_status, status())
+    text = print_out(show_status, status())
     assert "dead rows" in text
     line = next(line for line in text.splitlines() if line.startswith(str(ORDERS)))
     assert [word for word in line.split() if word != "0"][1:4] == ["3", "960", "40"]
     found = status().as_dict()["lake"]
     assert found[str(ORDERS)]["rows"] == 1000
     assert found[str(HOSTILE)]["missing"] == 2
-    assert "no table yet" in shown(show_lake, {})
+    assert "no table yet" in print_out(show_lake, {})
 
 
 def test_the_facts_are_read_without_java(tmp_path: Path) -> None:

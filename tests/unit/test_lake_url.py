@@ -166,7 +166,7 @@ def test_keys_of_lakes_are_not_shown_for_a_database(tmp_path: Path) -> None:
         (
             'url = "iceberg://lake/s"\npartition = {"public.a" = ["days(at)"]}',
             ConfigValueInvalid,
-            "has days, which is no transform",
+            "has days, which is not a transform",
         ),
         ('url = "iceberg://lake/s"\npartition = "at"', ConfigValueInvalid, "partition has a wrong"),
         ('url = "postgresql://u@h2/d"\npartition = {a = "b"}', ConfigOtherEngine, "partition"),

@@ -24,7 +24,7 @@ ALL = "varchar(20) character set utf8mb4 collate utf8mb4_bin"
     ],
 )
 def test_a_changelog_has_all_letters_of_the_rows(kept: str, wanted: str, holds: bool) -> None:
-    """It may have been made after the column lost letters that earlier rows have."""
+    """The changelog may have been made after the column lost letters that earlier rows have."""
     assert _has_letters(kept, wanted) is holds
 
 

@@ -133,7 +133,7 @@ def _convert_column(values: Any, old: Column, new: Column, table: Relation) -> A
     if not are_numbers and (old.neutral, new.neutral) != ("float32", "float64"):
         raise _unfit(old, new, table)
     if are_numbers and old.neutral in _WHOLE and new.neutral not in _WHOLE:
-        values = values.cast(_ANY_WHOLE)  # Arrow asks for digits that no value has
+        values = cast_exactly(values, _ANY_WHOLE)  # Arrow asks for digits that no value has
     try:
         return cast_exactly(values, arrow_type(new.neutral))
     except pa.ArrowInvalid as error:

@@ -116,7 +116,7 @@ class Life:
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code; the signal's number below 0; None while it runs."""
+        """Exit code; the signal's number below 0; None while it runs."""
         code: int | None = self._process.exitcode
         return code
 

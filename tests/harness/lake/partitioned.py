@@ -107,7 +107,7 @@ class Side(ABC):
         return True
 
     @abstractmethod
-    def expected(self, rows: pa.Table) -> set[tuple[Any, ...]]:
+    def expect_partitions(self, rows: pa.Table) -> set[tuple[Any, ...]]:
         """Return the partitions that a file's rows, live or not, belong to."""
 
     @property
@@ -133,7 +133,7 @@ class Side(ABC):
         for path, partition in self.files().items():
             with pq.ParquetFile(path) as file:
                 if self.has_sources(file.schema_arrow.names):
-                    assert self.expected(file.read()) == {tuple(partition)}, path
+                    assert self.expect_partitions(file.read()) == {tuple(partition)}, path
 
 
 class DeltaSide(Side):
@@ -181,7 +181,7 @@ class DeltaSide(Side):
         # Delta's own writers leave the columns out, penstock does not.
         return set(self._rust().metadata().partition_columns) <= set(names)
 
-    def expected(self, rows: pa.Table) -> set[tuple[Any, ...]]:
+    def expect_partitions(self, rows: pa.Table) -> set[tuple[Any, ...]]:
         names = self._rust().metadata().partition_columns
         return set(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
 
@@ -231,7 +231,7 @@ class IcebergSide(Side):
                 assert tuple(one.partition) == tuple(task.file.partition)
         return {task.file.file_path: tuple(task.file.partition) for task in tasks}
 
-    def expected(self, rows: pa.Table) -> set[tuple[Any, ...]]:
+    def expect_partitions(self, rows: pa.Table) -> set[tuple[Any, ...]]:
         table = self._static()
         schema = table.schema()
         columns = []

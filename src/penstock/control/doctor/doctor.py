@@ -242,7 +242,7 @@ _NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
         "LG": "of the change log: `penstock log check`",
         "DC": "of bytes that were received",
         "CT01 CT02 CT03 CT04 HS14": "of `penstock run` itself: another process runs, or has failed",
-        "CT50 CT70 CT80 CT81 CT82 CT83 LD60 LG30 LG31 LG32 LG33": "of other commands",
+        "CT50 CT70 CT80 CT81 CT82 CT83 CT84 LD60 LG30 LG31 LG32 LG33": "of other commands",
         "CT68 CT69": "shown among past errors, or by [source] newTables: nothing refuses to begin",
         "CT12 LD42": "files of the directory, read by every command",
         "HS10 HS11 HS12 HS13 HS60": "of this machine at the moment that it is asked for something",

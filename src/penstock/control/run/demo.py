@@ -177,7 +177,7 @@ def run_demo(
             rows_changed=workload.counts.rows,
             compared=verify(config, on_waiting=say, open_target=opens),
             seconds=REAL_CLOCK.monotonic_s() - began_s,
-            lake=None if target_lake is None else target_lake.kept(demo.EXAMPLE),
+            lake=None if target_lake is None else target_lake.keep(demo.EXAMPLE),
         )
 
 
@@ -242,7 +242,7 @@ class _TargetLake:
             lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in keys.items()]
         return "\n".join(lines) + "\n"
 
-    def kept(self, example: TableName) -> KeptLake:
+    def keep(self, example: TableName) -> KeptLake:
         """Return the filled lake. example: table of the shop that is read."""
         return KeptLake(
             folder=self.folder,

@@ -162,13 +162,13 @@ class Lake:
 
     def table(self, name: str, session: SparkSession) -> DataFrame:
         """Return a table's rows as a DataFrame; see `LakeCommit.table` and `at_commit`."""
-        return self._chosen(session).table(name, session)
+        return self._choose(session).table(name, session)
 
     def arrow(self, name: str) -> pyarrow.Table:
         """Return a table's rows as an Arrow table; see `LakeCommit.arrow` and `at_commit`."""
-        return self._chosen(None).arrow(name)
+        return self._choose(None).arrow(name)
 
-    def _chosen(self, session: SparkSession | None) -> LakeCommit:
+    def _choose(self, session: SparkSession | None) -> LakeCommit:
         return self._commit or self.at_commit(session=session)
 
 

@@ -12,10 +12,10 @@ from penstock.engines.lake.batches import BATCHES
 from penstock.engines.lake.storage import Folder, is_local, path_in
 from penstock.engines.lake.url import parse_url
 from penstock.engines.lake.versions import (
-    expired,
     import_library,
     store_options,
     typed_reading,
+    version_expired,
     with_plain_types,
 )
 from penstock.model import TableName
@@ -71,7 +71,7 @@ class DeltaVersions(VersionReader):
             try:
                 opened = library.DeltaTable(folder, version=version, storage_options=self._options)
             except library.exceptions.TableNotFoundError as error:
-                raise expired(what) from error
+                raise version_expired(what) from error
             query = library.QueryBuilder().register("it", opened)
             return with_plain_types(pa.table(query.execute("select * from it").read_all()))
 

@@ -18,10 +18,10 @@ from penstock.engines.lake.batches import BATCHES
 from penstock.engines.lake.storage import Folder, file_system, path_in
 from penstock.engines.lake.url import LakeUrl, parse_url
 from penstock.engines.lake.versions import (
-    expired,
     import_library,
     store_options,
     typed_reading,
+    version_expired,
     with_plain_types,
 )
 from penstock.model import TableName
@@ -73,7 +73,7 @@ class IcebergVersions(VersionReader):
         what = f"{table} at snapshot {version}"
         opened = self._open(table, what)
         if opened is None or (version and opened.snapshot_by_id(version) is None):
-            raise expired(what)
+            raise version_expired(what)
         with typed_reading(what):
             if not version:  # no rows were ever committed
                 return with_plain_types(pa.table(opened.schema().as_arrow().empty_table()))

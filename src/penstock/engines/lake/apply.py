@@ -33,10 +33,10 @@ from penstock.engines.lake.format import (
     Snapshot,
     WriterSpec,
 )
-from penstock.engines.lake.history import Histories, HistoryApply
+from penstock.engines.lake.history import HistoryApply
 from penstock.engines.lake.history_shape import history_name
 from penstock.engines.lake.known_tables import encode_record
-from penstock.engines.lake.opened import OpenLake
+from penstock.engines.lake.opened import OpenLake, TableHistories
 from penstock.engines.lake.partitions import same_fields
 from penstock.engines.lake.shape import (
     Planner,
@@ -245,7 +245,7 @@ class BatchApply:
         tables |= {table for phase in phases for table, _ in phase.emptyings}
         return set(map(history_name, tables))
 
-    def _make_history(self, histories: Histories) -> HistoryApply:
+    def _make_history(self, histories: TableHistories) -> HistoryApply:
         """Return the part that commits histories. Raises StagingChanged if the stager forgot."""
         specs = {}
         for one in (one for phase in self._batch.phases for one in phase.histories):

@@ -44,10 +44,12 @@ CHECKS_OF_A_NEW_TABLE: tuple[str, ...] = ()
 DROP_PROGRESS = (
     "remove the folder _penstock and the table penstock.batches: penstock reset FILE --target"
 )
-CHECKS_OF: Mapping[str, tuple[str, ...]] = {"LK20": ("LC02",)}
+CHECKS_OF: Mapping[str, tuple[str, ...]] = {"LK12": ("PK17",), "LK20": ("LC02",)}
 NOT_FOUND_BEFORE: Mapping[str, str] = {
     "LK03 LK04 LK05 LK08": "of a table, while changes are applied",
-    "LK10 LK11": "of tables and files that exist already, while rows are loaded",
+    "LK10 LK11 LK40": "of tables and files that exist already, while rows are loaded",
+    "LK60 LK61 LK62 LK63 LK64 LK65": "of `penstock.lake`, which reads tables",
+    "LK66 LK67": "of `penstock lake`",
 }
 SKEW_S_MAX = 60.0
 READER_HOURS_MIN = 1.0

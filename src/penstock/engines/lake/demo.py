@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.engines.lake import images
 from penstock.engines.lake.verify import LakeVerifyReader
+from penstock.engines.lake.versions import with_plain_types
 from penstock.model import TableName
 from penstock.ports.lake import VersionReader
 from penstock.ports.verify import Dialect, Part, VerifyReader, table_gone
@@ -44,8 +45,7 @@ class LibraryVerifyReader(LakeVerifyReader):
         if str(table) not in self._named:
             raise table_gone(table, side)
         rows = self._versions.arrow(table, self._named[str(table)])
-        fields = [field.with_type(_PLAIN.get(field.type, field.type)) for field in rows.schema]
-        found = self._tables[table] = rows.cast(pa.schema(fields))
+        found = self._tables[table] = with_plain_types(rows, _PLAIN)
         return (Part(relation=table, size_bytes=found.nbytes),), found.num_rows
 
     def column_types(self, table: TableName) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Removal of earlier versions by the loader, between two batches: one table after each batch.
 
 The table of batches names versions that readers may open; they are kept, and all later ones. Older
-ones are removed each hour, and of a table with many versions sooner; Delta's files that no version
+ones are removed each hour, and of a table with many versions earlier; Delta's files that no version
 needs any more once a day. Not here: the removal itself, which is each format's
 (`LakeTable.expire`); joining of files (`upkeep.py`).
 """

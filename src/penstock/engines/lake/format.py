@@ -125,7 +125,7 @@ class LakeColumn:
 
     @property
     def identity(self) -> int | str:
-        """What the column keeps when it is renamed."""
+        """Fact of the column that stays when it is renamed: its id or its name in files."""
         return self.field_id or self.file_name
 
 

@@ -2,7 +2,7 @@
 
 A history is committed before its table, with the mark of the batch in its own commit: after a crash
 in between, the changes that it has are not staged again, and the table's old rows, which complete
-changes, are still those of before. Not here: what the workers do (`history_writer.py`,
+changes, are still the previous ones. Not here: what the workers do (`history_writer.py`,
 `history_lookup.py`), and columns (`history_shape.py`).
 """
 
@@ -57,7 +57,7 @@ from penstock.engines.lake.history_writer import (
     read_heads,
     write_reads,
 )
-from penstock.engines.lake.opened import OpenLake
+from penstock.engines.lake.opened import OpenLake, TableHistories
 from penstock.engines.lake.parquet import DataWriter
 from penstock.engines.lake.shape import same_columns
 from penstock.host import faults
@@ -81,7 +81,7 @@ class HistoryForeign(PenstockError):
     code = "LK40"
 
 
-class Histories:
+class Histories(TableHistories):
     """Histories of one open lake. The stager's thread and the loader's use it."""
 
     def __init__(self, lake: OpenLake) -> None:
@@ -348,7 +348,7 @@ class HistoryApply:
     def __init__(
         self,
         lake: OpenLake,
-        histories: Histories,
+        histories: TableHistories,
         batch: MergeBatch,
         specs: Mapping[str, HistorySpec],
         executor: Executor,

@@ -154,7 +154,7 @@ class _OldRows:
 
     @property
     def is_lost(self) -> npt.NDArray[np.bool_]:
-        """Whether the old row of each change was not found."""
+        """Flag for each change: its old row was not found."""
         lost: npt.NDArray[np.bool_] = self._at[self._keys.numbers] < 0
         return lost
 

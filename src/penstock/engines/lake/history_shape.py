@@ -54,7 +54,7 @@ class HistoryRecord:
         copy: The copy of the table whose rows are in it; None before any.
         sources: By the identity of a column of the table the name of the column here.
         emptied: Transaction and row change of the newest TRUNCATE in it.
-        event: Row change and step of the newest row that is no row change.
+        event: Row change and step of the newest row that is not a row change.
     """
 
     history_of: TableName

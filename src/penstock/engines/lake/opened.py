@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import platform
 import threading
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import structlog
 
@@ -51,9 +52,30 @@ from penstock.ports.target import (
     target_name,
 )
 
-if TYPE_CHECKING:
-    from penstock.engines.lake.history import Histories
-    from penstock.engines.lake.history_writer import HistorySpec
+
+class TableHistories(Protocol):
+    """Histories of one open lake, as far as the others need them; see `history.Histories`."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Forget what is known."""
+        ...
+
+    @abstractmethod
+    def open(self, table: TableName) -> tuple[TableName, Snapshot, Any]:
+        """Return a table's history: name, newest version, record."""
+        ...
+
+    @abstractmethod
+    def specify(self, source: WriterSpec, token: str) -> Any:
+        """Return the facts by which a worker stages changes of a table."""
+        ...
+
+    @abstractmethod
+    def begin(self, tables: Iterable[TableName] = ()) -> None:
+        """Put the rows of tables into their histories, where these lack them."""
+        ...
+
 
 logger = structlog.get_logger(__name__)
 
@@ -135,8 +157,8 @@ class OpenLake:
         self.choices = choices
         self.policies = policies
         self.clock = clock
-        self.histories: Histories | None = None
-        self.history_specs: dict[int, HistorySpec] = {}
+        self.histories: TableHistories | None = None
+        self.history_specs: dict[int, Any] = {}
         self.storage = parsed.s3
         self.partitions = parsed.partition
         self.vacuum_hours = parsed.vacuum_hours

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.codec.columns import cast_exactly
 from penstock.codec.types import lake_arrow_type
 from penstock.engines.lake.format import LakeColumn, Partition, PartitionField, Transform
 from penstock.engines.lake.murmur3 import hash_bytes, hash_longs
@@ -72,7 +73,7 @@ def parse_term(text: str) -> Term:
     name, argument, column = call.groups()
     if name not in _TRANSFORMS:
         raise ValueError(
-            f"has {name}, which is no transform; known are {', '.join(Transform)}, as in "
+            f"has {name}, which is not a transform; known are {', '.join(Transform)}, as in "
             "day(created_at) and bucket(16, id)"
         )
     transform = Transform(name)
@@ -285,8 +286,8 @@ def constant_array(text: str | None, kind: str, count: int) -> pa.Array:
         return pa.nulls(count, arrow)
     if kind == "timestamptz":
         text += "Z"
-    value = pa.array([bytes.fromhex(text)]) if kind == "binary" else pa.array([text]).cast(arrow)
-    return pa.repeat(value[0], count)
+    read = pa.array([bytes.fromhex(text) if kind == "binary" else text])
+    return pa.repeat(cast_exactly(read, arrow)[0], count)
 
 
 # -- transforms ------------------------------------------------------------------------------------
@@ -350,12 +351,12 @@ def _minimal_bytes(value: Any, scale: int) -> bytes:
     """Return a decimal's digits as the shortest big-endian number with a sign."""
     if value is None:
         return b""
-    number = _unscaled(value, scale)
+    number = _as_integer(value, scale)
     bits = (number if number >= 0 else ~number).bit_length() + 1
     return number.to_bytes((bits + 7) // 8, "big", signed=True)
 
 
-def _unscaled(value: Any, scale: int) -> int:
+def _as_integer(value: Any, scale: int) -> int:
     sign, digits, exponent = value.as_tuple()
     factor: int = 10 ** (exponent + scale)
     number = int("".join(map(str, digits)) or "0") * factor
@@ -379,5 +380,5 @@ def _truncate(values: pa.Array, width: int) -> pa.Array:
 def _truncate_decimal(value: Any, width: int, scale: int) -> Any:
     if value is None:
         return None
-    number = _unscaled(value, scale)
+    number = _as_integer(value, scale)
     return Decimal(number - number % width).scaleb(-scale, _EXACT)

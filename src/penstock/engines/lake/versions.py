@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import pyarrow as pa
 
+from penstock.codec.columns import cast_exactly
 from penstock.engines.lake.java import message_of
 from penstock.model import PenstockError
 from penstock.ports.lake import ReaderFailed, ReaderMissing, VersionExpired
@@ -45,7 +46,7 @@ def import_library(name: str, *, to_install: str, reads: str) -> ModuleType:
         ) from error
 
 
-def expired(what: str) -> VersionExpired:
+def version_expired(what: str) -> VersionExpired:
     """Return the error for a version that cannot be read any more. what: table and version."""
     return VersionExpired(f"{what} cannot be read any more: it was removed", hint=_EXPIRED_HINT)
 
@@ -60,14 +61,20 @@ def typed_reading(what: str, *, hint: str = SPARK_HINT) -> Iterator[None]:
     except Exception as error:  # each library has classes of its own, and plain Exceptions
         said = message_of(error)
         if any(word in said.lower() for word in _GONE):
-            raise expired(what) from error
+            raise version_expired(what) from error
         raise ReaderFailed(f"cannot read {what}: {said}", hint=hint) from error
 
 
-def with_plain_types(rows: pa.Table) -> pa.Table:
-    """Return rows without Arrow's view types, which not every program knows."""
-    fields = [field.with_type(_VIEWS.get(field.type, field.type)) for field in rows.schema]
-    return rows.cast(pa.schema(fields))
+def with_plain_types(
+    rows: pa.Table, plain: Mapping[pa.DataType, pa.DataType] = MappingProxyType(_VIEWS)
+) -> pa.Table:
+    """Return rows without Arrow's view types, which not every program knows.
+
+    plain: The type that columns of a type get.
+    """
+    kinds = [plain.get(field.type, field.type) for field in rows.schema]
+    columns = [cast_exactly(*both) for both in zip(rows.columns, kinds, strict=True)]
+    return pa.table(columns, names=rows.column_names)
 
 
 def store_options(s3: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
