@@ -54,12 +54,6 @@ def session(
         yield running
 
 
-def end(bank: Bank) -> None:
-    """End the loader, and the writer of the log."""
-    bank.run.close()
-    bank.log.writer.close()
-
-
 # --- tags -----------------------------------------------------------------------------------------
 
 
@@ -113,7 +107,7 @@ def test_a_tag_names_one_commit_of_all_tables(session: Session, tmp_path: Path) 
         table.expire(Expiry(before_us=FUTURE_US))
     seen = [money_at(bank, tag) for tag in sorted(tags, key=lambda tag: int(tag[len(PREFIX) :]))]
     assert seen == list(bank.balances.values())
-    end(bank)
+    bank.close()
 
 
 def test_a_tag_that_fails_stops_nothing(session: Session, tmp_path: Path) -> None:
@@ -128,7 +122,7 @@ def test_a_tag_that_fails_stops_nothing(session: Session, tmp_path: Path) -> Non
     bank.go_on()
     check(penstock.lake(bank.url).at_commit(), bank)
     assert len(list_tags(find_table(bank, "penstock.batches"))) >= 2
-    end(bank)
+    bank.close()
 
 
 # --- commits of several tables --------------------------------------------------------------------
@@ -215,7 +209,7 @@ def test_a_catalogue_never_has_half_a_batch(serve: Serve) -> None:
     catalogue.is_watching = False
     assert {sum_at(bank, versions) for versions in catalogue.states} == {TOTAL}
     assert len(catalogue.states) > len(POINTS)
-    end(bank)
+    bank.close()
 
 
 def test_a_second_loader_is_refused(serve: Serve) -> None:
@@ -229,7 +223,7 @@ def test_a_second_loader_is_refused(serve: Serve) -> None:
         second.apply(staged)
     second.kill()
     check(penstock.lake(bank.url).at_commit(), bank)
-    end(bank)
+    bank.close()
 
 
 def test_tables_are_committed_one_by_one_without_the_endpoint(serve: Serve) -> None:
@@ -239,4 +233,4 @@ def test_tables_are_committed_one_by_one_without_the_endpoint(serve: Serve) -> N
     bank.run.run()
     check(penstock.lake(bank.url).at_commit(), bank)
     assert catalogue.transaction_count == 0
-    end(bank)
+    bank.close()

@@ -121,6 +121,11 @@ class Bank:
         self.run = self.connect()
         self.run.run()
 
+    def close(self) -> None:
+        """End the loader, and the writer of the log."""
+        self.run.close()
+        self.log.writer.close()
+
     def connect(self) -> LakeRun:
         """Return a new loader."""
         return LakeRun(self.table_format, self.url, self._folder, jobs=self.session)
@@ -190,7 +195,9 @@ def make_bank(
         def make(kind: str) -> Bank:
             warehouse = tmp_path / "lake"
             if kind == "delta":
-                return Bank(tmp_path, session, DELTA, None)
+                bank = Bank(tmp_path, session, DELTA, None)
+                stack.callback(bank.close)
+                return bank
             if kind == "sqlite":
                 place = sqlite_place(tmp_path)
             elif kind == "rest":
@@ -201,7 +208,9 @@ def make_bank(
                 place = postgres_place(tmp_path, server.make_database("iceberg"))
             else:
                 place = hadoop_place(warehouse)
-            return Bank(tmp_path, session, ICEBERG, place)
+            bank = Bank(tmp_path, session, ICEBERG, place)
+            stack.callback(bank.close)
+            return bank
 
         yield make
 
