@@ -420,7 +420,7 @@ def test_a_value_that_does_not_fit_is_refused_by_name(
     copying = make_copying()
     with pytest.raises(ValueRefused, match=r"column due of public\.orders .*1 value") as caught:
         copying.load()
-    assert '"dates out of range" = ' in (caught.value.hint or "")
+    assert '"public.orders.due dates out of range" = "null"' in (caught.value.hint or "")
     assert caught.value.fields["table"] == "public.orders"
 
 

@@ -173,6 +173,7 @@ def _launch(folder: Path, properties: Mapping[str, str]) -> subprocess.Popen[byt
 
 def _connect(process: subprocess.Popen[bytes], folder: Path) -> Any:
     """Return py4j's client of a JVM, when that answers. Raises LakeFailed if it ends before."""
+    from py4j import java_gateway, protocol  # type: ignore[import-untyped]
     from py4j.clientserver import (  # type: ignore[import-untyped]
         ClientServer,
         JavaParameters,
@@ -194,6 +195,8 @@ def _connect(process: subprocess.Popen[bytes], folder: Path) -> Any:
     written = info.read_bytes()  # port, then the secret behind its length
     port, length = struct.unpack_from(">ii", written)
     secret = written[8 : 8 + length].decode()
+    # A Spark session that this process has ended converts errors by its JVM, which is gone.
+    java_gateway.get_return_value = protocol.get_return_value
     return ClientServer(
         java_parameters=JavaParameters(port=port, auth_token=secret, auto_convert=True),
         python_parameters=PythonParameters(port=0, eager_load=False, auth_token=secret),
