@@ -96,6 +96,8 @@ class Bank:
         self.url = place.url() if place else f"delta+file://{self.lake}"
         self.place = place
         self.table_format = table_format
+        if place is not None:
+            place.register(session)
         self._folder = folder / "log"
         self._folder.mkdir()
         self.log = LogMaker(self._folder)
@@ -421,7 +423,7 @@ def expire_all(bank: Bank, commit: LakeCommit, *, with_files: bool) -> list[Expi
         expiry = Expiry(
             before_us=later_us,
             keeps=frozenset({commit.versions[name]}),
-            files_before_us=later_us if with_files else None,
+            files_before_us=later_us - 7_200_000_000 if with_files else None,
         )
         done.append(table.expire(expiry))
         assert table.version_count == count - done[-1].version_count

@@ -113,7 +113,7 @@ class TestTerms:
         [
             ([], "1 to 32"),
             ([" "], "must name columns"),
-            (["days(at)"], "no transform; known are identity, year"),
+            (["days(at)"], "not a transform; known are identity, year"),
             (["bucket(id)"], "takes a number first"),
             (["day(3, at)"], "takes no number"),
             (["bucket(0, id)"], "from 1 to"),
@@ -262,10 +262,14 @@ class TestRows:
         rows = split_rows(self.FIELDS, COLUMNS[:1], rows_of((1, "x"))[:1], table=ORDERS)
         assert [partition for partition, _ in rows] == [(None,)]
 
-    def test_an_empty_text_that_would_become_null_is_refused(self) -> None:
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [("", "an empty text"), ("__HIVE_DEFAULT_PARTITION__", "the text __HIVE_DEFAULT")],
+    )
+    def test_a_text_that_would_become_null_is_refused(self, text: str, said: str) -> None:
         fields = (field_of("string", Transform.IDENTITY, empty_is_null=True),)
-        with pytest.raises(ValueRefused, match=r"column c of public\.orders has an empty text"):
-            list(split_rows(fields, COLUMNS, rows_of((1, "x"), (2, "")), table=ORDERS))
+        with pytest.raises(ValueRefused, match=rf"column c of public\.orders has {said}"):
+            list(split_rows(fields, COLUMNS, rows_of((1, "x"), (2, text)), table=ORDERS))
 
 
 class TestFiles:

@@ -29,7 +29,7 @@ REGIONS = (
     "50%",
     "über=ñ",
     "a'b\"c",
-    "__HIVE_DEFAULT_PARTITION__",
+    "__HIVE_DEFAULT_PARTITION",
     "../x",
     "日本",
 )

@@ -52,7 +52,6 @@ class IcebergVersions(VersionReader):
         """Keep the place; nothing is read yet."""
         self._lake = parse_url(url)
         self.place = f"iceberg://{self._lake.catalog}/{'/'.join(self._lake.namespace)}"
-        self._catalogue: Any = None
 
     def read_batches(self, session: Any = None) -> Any:
         what = f"the table {BATCHES}"
@@ -64,10 +63,15 @@ class IcebergVersions(VersionReader):
                 return with_plain_types(table.scan().to_arrow())
         name = self._prepare(session, BATCHES)
         with typed_reading(what, hint=self._session_hint):
-            if not session.catalog.tableExists(name):
-                return None
-            session.catalog.refreshTable(name)
-            return session.sql(f"select * from {name}").toArrow()
+            try:
+                if not session.catalog.tableExists(name):
+                    return None
+                session.catalog.refreshTable(name)
+                return session.sql(f"select * from {name}").toArrow()
+            except Exception as error:  # Spark may know a table that has gone
+                if "TABLE_OR_VIEW_NOT_FOUND" in str(error):
+                    return None
+                raise
 
     def arrow(self, table: TableName, version: int) -> Any:
         what = f"{table} at snapshot {version}"
@@ -121,15 +125,14 @@ class IcebergVersions(VersionReader):
                 return None
             with typed_reading(what):
                 return library.StaticTable.from_metadata(place, options)
-        if self._catalogue is None:
-            module: Any = self._import("pyiceberg.catalog")
-            with typed_reading(f"the catalogue {lake.catalog}"):
-                properties = catalogue_properties(lake.properties) | options
-                self._catalogue = module.load_catalog(lake.catalog, **properties)
+        module: Any = self._import("pyiceberg.catalog")
         errors: Any = self._import("pyiceberg.exceptions")
-        with typed_reading(what):
+        with typed_reading(f"the catalogue {lake.catalog}"):
+            properties = catalogue_properties(lake.properties) | options
+            catalogue = module.load_catalog(lake.catalog, **properties)
+        with catalogue, typed_reading(what):
             try:
-                return self._catalogue.load_table((*lake.namespace, *filter(None, table)))
+                return catalogue.load_table((*lake.namespace, *filter(None, table)))
             except (errors.NoSuchTableError, errors.NoSuchNamespaceError):
                 return None
 

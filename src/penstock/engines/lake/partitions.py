@@ -216,8 +216,9 @@ def split_rows(
         if values is None:
             values = pa.nulls(len(codes), lake_arrow_type(field.source.type))
         own, names = _encode(field, values)
-        if field.empty_is_null and "" in names:
-            raise _refuse_empty(field, table)
+        lost = next((name for name in _READ_AS_NULL if name in names), None)
+        if field.empty_is_null and lost is not None:
+            raise _refuse_lost(field, table, lost)
         texts.append((own, names))
         _, codes = np.unique(codes * len(names) + own, return_inverse=True)
     count = int(codes.max()) + 1
@@ -231,6 +232,10 @@ def split_rows(
         partition = tuple(names[own[rows[0]]] for own, names in texts)
         at = pa.array(rows)
         yield partition, [values.take(at) for values in arrays]
+
+
+# Texts that stand for NULL in the names of folders, which Delta's own OPTIMIZE makes.
+_READ_AS_NULL = ("", "__HIVE_DEFAULT_PARTITION__")
 
 
 def _identity(column: LakeColumn) -> int | str:
@@ -247,11 +252,11 @@ def _encode(
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), names
 
 
-def _refuse_empty(field: PartitionField, table: TableName) -> ValueRefused:
-    name = field.source.name
+def _refuse_lost(field: PartitionField, table: TableName, lost: str) -> ValueRefused:
+    name, what = field.source.name, f"the text {lost}" if lost else "an empty text"
     return ValueRefused(
-        f"column {name} of {table} has an empty text, and Delta Lake reads it as NULL in a column "
-        "by which a table is partitioned",
+        f"column {name} of {table} has {what}, and Delta Lake reads it as NULL in a column by "
+        "which a table is partitioned",
         hint=f"Change the value at the source; or remove {name} from [target] partition, and copy "
         f"the table again: penstock table resync FILE {table}",
         table=str(table),

@@ -30,6 +30,7 @@ _GONE = (
     "does not exist",
     "cannot find snapshot",
     "cannot time travel",
+    "not the same as the specified end version",
 )
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
