@@ -29,7 +29,13 @@ from penstock.model import TableName
 from penstock.ports.target import AppliedByAnother
 from plugins.shared import SharedSpark
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(1500),
+    # py4j closes the connection of a thread that has ended only when it is collected.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 
 ROUNDS = 3
 FUTURE_US = 4_000_000_000_000_000

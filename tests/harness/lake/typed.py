@@ -205,11 +205,8 @@ class TypedLake:
             return {"penstock": pa.Table.from_batches(self._own_rows(found.snapshot()))}
         if self._place is None:
             return delta.read_all(found, self._session)
-        rows = iceberg.read_all(self._session, self._place, found)
-        if self._is_spoilt:
-            # Deletion vectors of Spark name no file in their bounds: polars takes them for each.
-            rows.pop("polars", None)
-        return rows
+        # Deletion vectors of Spark name no file in their bounds: polars takes them for each.
+        return iceberg.read_all(self._session, self._place, found, by_polars=not self._is_spoilt)
 
     def _own_rows(self, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a table as penstock reads them, after one batch without rows."""

@@ -59,11 +59,10 @@ _UNREACHABLE = frozenset(
 
 def java_exception(error: BaseException) -> Any:
     """Return the Java exception behind an error of py4j or pyspark; None if there is none."""
-    for holder in (error, getattr(error, "_origin", None)):
-        found = getattr(holder, "java_exception", None)
-        if found is not None:
-            return found
-    return None
+    origin = getattr(error, "_origin", None)  # of pyspark: the exception itself
+    if origin is not None and not isinstance(origin, BaseException):
+        return origin
+    return getattr(origin or error, "java_exception", None)
 
 
 def class_names(error: BaseException) -> tuple[str, ...]:
