@@ -139,7 +139,7 @@ def test_demo_fills_a_lake_that_can_be_read(temporary: Path, tmp_path: Path, lak
     )
     assert again.returncode == 1
     error = json.loads(again.stderr.splitlines()[-1])
-    assert "exists already" in error["message"]
+    assert "exists already" in error["error"]
     assert "rm -r" in error["hint"]
 
 
