@@ -11,8 +11,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.table import StaticTable
 
+from harness.lake.readers import Rows, rows_of, text_of
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import Ran, penstock, write_pipeline
 from penstock.control.pipeline.config import load_config
@@ -31,7 +30,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 WITHIN_S = 400.0
 LOOK_S = 0.5
-Rows = list[tuple[str, ...]]
 ReadTable = Callable[[Path, str], Any]
 
 SETUP = (
@@ -64,25 +62,6 @@ CHANGES = (
     "truncate gone",
     "insert into gone values (7)",
 )
-
-
-def text_of(value: Any) -> str:
-    """Return a value as text that is the same for every reader."""
-    if isinstance(value, datetime):
-        return (value.astimezone(UTC) if value.tzinfo else value).isoformat()
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    if isinstance(value, bool):
-        return str(value)
-    if isinstance(value, float):
-        return value.hex()
-    return repr(bytes(value)) if isinstance(value, (bytes, memoryview)) else str(value)
-
-
-def rows_of(table: Any) -> Rows:
-    """Return the rows of an Arrow table, sorted."""
-    columns = [column.to_pylist() for column in table.columns]
-    return sorted(tuple(map(text_of, row)) for row in zip(*columns, strict=True))
 
 
 def read_delta(lake: Path, name: str) -> Any:

@@ -60,8 +60,9 @@ class HeldState:
             raise TableNotInBase(
                 f"table {name} is not in the merged log's base: its shape has changed otherwise "
                 "than the base can follow",
-                hint="Run: penstock table resync FILE TABLE; with the file of each merged pipeline "
-                "that has the table.",
+                hint="If one merged pipeline alone has the table, run: penstock table resync FILE "
+                "TABLE; with that pipeline's file. Otherwise begin the merge again: give it "
+                "another name in [pipeline], and a directory of its own.",
                 table=str(name),
             )
         if found is None:

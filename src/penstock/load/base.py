@@ -297,7 +297,7 @@ def _reshape(table: BaseTable, changes: TableChanges) -> BaseTable | None:
         for relation in () if changes.is_emptied else table.relations:
             convert_rows(empty(relation), relation, newest)
     except ShapeUnfit as error:
-        logger.warning("base reads a table again", table=str(table.table), reason=error.message)
+        logger.warning("table leaves the base", table=str(table.table), reason=error.message)
         return None
     return replace(table, relations=(*table.relations, newest))
 
@@ -317,7 +317,7 @@ def _advance(
         return table
     found = {outcome.group: outcome for outcome in outcomes if outcome.table == table.table}
     if any(outcome.error is not None for outcome in found.values()):
-        logger.warning("base reads a table again", table=str(table.table))
+        logger.warning("table leaves the base", table=str(table.table))
         return None
     written: list[Written] = []
     for task in own:

@@ -415,17 +415,9 @@ def _tasks(
         marker.gsn for marker in story.emptied if phase.gsn_after <= marker.gsn <= phase.gsn_upto
     ]
     after = max([phase.gsn_after, window.applied_to(table), *void])
-    chosen = [
-        (ref, relation)
-        for ref, relation in story.frames
-        if ref.entry.gsn_last > after and ref.entry.gsn_first <= phase.gsn_upto
-    ]
-    if not chosen or after >= phase.gsn_upto:
+    frames, relation = _choose_frames(phase, table, story, after)
+    if relation is None:
         return []
-    relation = chosen[-1][1]
-    if not all(other.same_shape(relation) for _, other in chosen):
-        raise PlanImpossible(f"rows of two shapes of {table} in one phase")
-    frames = tuple(ref for ref, _ in chosen)
     size = sum(ref.entry.length_bytes for ref in frames)
     buckets_max, bucket_bytes = cut
     buckets = max(1, min(buckets_max, BUCKETS_MAX, size // bucket_bytes))
@@ -448,6 +440,26 @@ def _tasks(
     ]
 
 
+def _choose_frames(
+    phase: Phase, table: TableName, story: _Table, after: int
+) -> tuple[tuple[FrameRef, ...], Relation | None]:
+    """Return the frames with rows of a table in a phase, and their shape; None without rows.
+
+    after: rows up to this number do not count. Raises PlanImpossible.
+    """
+    chosen = [
+        (ref, relation)
+        for ref, relation in story.frames
+        if ref.entry.gsn_last > after and ref.entry.gsn_first <= phase.gsn_upto
+    ]
+    if not chosen or after >= phase.gsn_upto:
+        return (), None
+    relation = chosen[-1][1]
+    if not all(other.same_shape(relation) for _, other in chosen):
+        raise PlanImpossible(f"rows of two shapes of {table} in one phase")
+    return tuple(ref for ref, _ in chosen), relation
+
+
 def _history_tasks(
     number: int,
     phase: Phase,
@@ -463,23 +475,16 @@ def _history_tasks(
     were not sent are found in earlier changes of the row.
     """
     after = max(phase.gsn_after, window.applied_to(table))
-    chosen = [
-        (ref, relation)
-        for ref, relation in story.frames
-        if ref.entry.gsn_last > after and ref.entry.gsn_first <= phase.gsn_upto
-    ]
-    if not chosen or after >= phase.gsn_upto:
+    frames, relation = _choose_frames(phase, table, story, after)
+    if relation is None:
         return []
-    relation = chosen[-1][1]
-    if not all(other.same_shape(relation) for _, other in chosen):
-        raise PlanImpossible(f"rows of two shapes of {table} in one phase")
-    first = min(ref.entry.trx_first for ref, _ in chosen)
-    last = max(ref.entry.trx_last for ref, _ in chosen)
+    first = min(ref.entry.trx_first for ref in frames)
+    last = max(ref.entry.trx_last for ref in frames)
     return [
         Task(
             phase=number,
             relation=relation,
-            frames=tuple(ref for ref, _ in chosen),
+            frames=frames,
             gsn_after=after,
             gsn_upto=phase.gsn_upto,
             trx_from=places.trx_from(window.start(table)),
