@@ -13,10 +13,18 @@ import pytest
 from harness.pipelines.bank_engines import session
 from harness.pipelines.based import ITEM, OTHER, WAIT_S, Based, fill, rows
 from harness.pipelines.end_to_end import Process
-from harness.servers.engines import ENGINES, Place, new_place
+from harness.pipelines.pipeline import penstock
+from harness.servers.engines import ENGINES, Place, insert, new_place
 from penstock.consume import CdcConsumer, run
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.running import processes
+from penstock.control.pipeline.table_requests import (
+    read_answers,
+    read_requests,
+    removed_tables,
+)
+from penstock.model import TableName
+from plugins.postgres import Server
 from plugins.shared import SharedServers
 
 
@@ -206,3 +214,92 @@ def test_rows_are_equal_with_writes_meanwhile(based_source: Based) -> None:
     log = (based_source.folder / "shop" / "run" / "extract.log").read_text()
     assert log.count("table sent again from the base") == 4
     assert "table read again" not in log
+
+
+@pytest.fixture(params=ENGINES)
+def copied_place(
+    request: pytest.FixtureRequest, shared_servers: SharedServers, postgres: Server
+) -> Iterator[tuple[Place, str]]:
+    """A source with existing rows, and a target."""
+    target = postgres.make_database("target")
+    with new_place(shared_servers, request.param) as place:
+        place.run(ITEM.format(""), OTHER.format(""))
+        fill(place, 1, 50)
+        yield place, target
+        place.forget_log()
+    postgres.drop_database(target)
+
+
+def test_rows_of_an_added_table_are_those_of_the_source(
+    copied_place: tuple[Place, str], tmp_path: Path
+) -> None:
+    """The base has the table from before it was removed, and lacks the changes in between."""
+    place, target = copied_place
+    made = Based(place, tmp_path, target=target)
+    if not place.url.startswith("postgresql"):
+        made.path.write_text(made.path.read_text() + '[target.types]\n"nul characters" = "error"\n')
+    try:
+        made.extract()
+        made.load().stop()
+        config, name = load_config(made.path), TableName(place.namespace, "item")
+        assert made.extractor is not None
+        ask(made, "remove", name)
+        made.extractor.until(lambda: name in removed_tables(config), "it is not captured any more")
+        insert(place, "item", [(n, n, "between") for n in range(500, 520)])
+        ask(made, "add", name)
+        made.extractor.until(lambda: is_captured(made, name), "it is captured")
+        made.load().until(lambda: is_sent(made, name), "its rows are in the log again")
+        made.serve()
+        made.equal("item", "other")
+    finally:
+        made.close()
+
+
+def ask(made: Based, what: str, table: TableName) -> None:
+    """Run a `penstock table` command."""
+    ran = penstock("table", what, made.path, str(table))
+    assert ran.code == 0, ran.err
+
+
+def is_captured(made: Based, table: TableName) -> bool:
+    """Return whether a request to capture a table was carried out."""
+    config = load_config(made.path)
+    return read_answers(config).is_done(read_requests(config).of(table))
+
+
+def is_sent(made: Based, table: TableName) -> bool:
+    """Return whether the rows of a table were asked for, and are in the log."""
+    config = load_config(made.path)
+    request = read_requests(config).of(table)
+    return bool(request.resend_id) and request not in read_answers(config).open_resends([request])
+
+
+@pytest.mark.parametrize(
+    "copied_place", [one for one in ENGINES if one.startswith("pg")], indirect=True
+)
+def test_a_renamed_table_is_in_the_base_once_it_is_captured(
+    copied_place: tuple[Place, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then its changes have the old name in the log, and the base would not see them."""
+    place, target = copied_place
+    made = Based(place, tmp_path, target=target)
+    try:
+        monkeypatch.setenv("PENSTOCK_FAULT", "extract.capture.before:1:sleep=15")
+        made.extract()
+        monkeypatch.delenv("PENSTOCK_FAULT")
+        loader = made.load()
+        new_name = TableName(place.namespace, "thing")
+        place.run("alter table item rename to thing")
+        loader.until(
+            lambda: made.read_manifest().of(TableName(place.namespace, "item")) is None,
+            "the old name is out of the base",
+        )
+        if not is_captured(made, new_name):
+            assert made.read_manifest().of(new_name) is None
+        insert(place, "thing", [(n, n, "later") for n in range(500, 520)])
+        loader.until(lambda: is_sent(made, new_name), "its rows are in the log")
+        loader.until(lambda: made.read_manifest().of(new_name) is not None, "it is in the base")
+        made.serve()
+        made.equal("thing", "other")
+    finally:
+        made.close()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from penstock.base.held import HeldState, TableNotInBase
-from penstock.base.manifest import Manifest
+from penstock.base.manifest import BaseTable, Manifest
 from penstock.control.run import base_keeper
-from penstock.control.run.base_keeper import BaseKeeper, BaseUnread
-from penstock.model import TableName
+from penstock.control.run.base_keeper import BaseKeeper, BaseUnread, keep_captured
+from penstock.model import Relation, TableName
+from penstock.model.table_requests import Capture, TableRequest, TableRequests
 from penstock.ports.bulk import PointUnfit
 
 EMPTY = Manifest(log_id="l", number=0, segment=0, gsn=0)
@@ -46,6 +48,28 @@ def test_tables_that_change_while_they_are_read_are_left_for_later(
 
     monkeypatch.setattr(keeper, "_read_at", refuses)
     with pytest.raises(BaseUnread, match="5 times"):
-        keeper._read(cast(Any, None), EMPTY, ())
+        keeper._read(cast(Any, None), EMPTY, (), TableRequests())
     assert len(tried) == base_keeper.ATTEMPTS_MAX
     assert not saved
+
+
+def test_a_table_that_was_captured_again_is_read_again() -> None:
+    """Its rows lack the changes between its removal and the second request."""
+    relation = cast(Relation, None)
+    first, other = (
+        BaseTable(schema="public", name=name, relations=(relation,), capture_id=number)
+        for name, number in (("t", 3), ("u", 0))
+    )
+    manifest = replace(EMPTY, tables=(first, other))
+    followed = [first.table, other.table]
+
+    def requested(number: int, capture: Capture = Capture.ADDED) -> TableRequests:
+        request = TableRequest(table=first.table, capture=capture, capture_id=number)
+        return TableRequests(tables=(request,))
+
+    assert keep_captured(manifest, followed, requested(3)) is manifest
+    kept = keep_captured(manifest, followed, requested(5))
+    assert (kept.tables, kept.number) == ((other,), manifest.number + 1)
+    assert keep_captured(manifest, [first.table], requested(3)).tables == (first,)
+    # A table of the pipeline file that a request removed is of no request.
+    assert keep_captured(manifest, followed, requested(3, Capture.REMOVED)).tables == (other,)

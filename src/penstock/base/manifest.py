@@ -81,6 +81,7 @@ class BaseTable:
         ordinal: changes of transactions at or after this position of the source count; earlier
             ones are in the files. Text, as a number may be longer than readers of JSON accept.
         settled: up to here changes may be in the files, too. Text, like ordinal.
+        capture_id: number of the request to capture it that its rows are read after; 0: none.
     """
 
     schema: str
@@ -89,6 +90,7 @@ class BaseTable:
     files: tuple[BaseFile, ...] = ()
     ordinal: str = "0"
     settled: str = "0"
+    capture_id: int = 0
 
     @property
     def table(self) -> TableName:

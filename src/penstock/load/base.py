@@ -330,7 +330,7 @@ def _advance(
         else:
             written += outcome.written
     made = table_of(table.relations[-1], written)
-    return replace(made, ordinal=table.ordinal, settled=table.settled)
+    return replace(table, relations=made.relations, files=made.files)
 
 
 def _chunk_cost(task: ReadTask) -> int:

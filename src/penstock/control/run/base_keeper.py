@@ -13,7 +13,7 @@ soon as a closed segment knows it, and compaction does the rest. Not here: the j
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import structlog
@@ -21,6 +21,7 @@ import structlog
 from penstock.base.manifest import BaseTable, Manifest, load_manifest, remove_others, save_manifest
 from penstock.base.shapes import note_copied
 from penstock.control.pipeline.servers import base_place, followed_tables, source_tables
+from penstock.control.pipeline.table_requests import read_answers, read_requests
 from penstock.control.run.consumer_snapshot import reading_of
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
@@ -35,6 +36,7 @@ from penstock.log.layout import LogState, list_segments, load_state
 from penstock.log.segment import open_segment
 from penstock.merge.state import STATE_FILE, MergeState
 from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model.table_requests import Capture, TableRequests
 from penstock.ports.bulk import Planner, PointUnfit, open_planner
 from penstock.ports.config import Config
 from penstock.ports.tables import tables_at
@@ -68,6 +70,29 @@ def add_tables(config: Config, manifest: Manifest, log: LogState, seen: set[int]
         return manifest
     tables = (*manifest.tables, *added)
     return replace(manifest, number=manifest.number + 1, tables=tables)
+
+
+def capture_id_of(requests: TableRequests, table: TableName) -> int:
+    """Return the number of the request to capture a table; 0 if none asks for it."""
+    request = requests.of(table)
+    return request.capture_id if request.capture is Capture.ADDED else 0
+
+
+def keep_captured(
+    manifest: Manifest, followed: Collection[TableName], requests: TableRequests
+) -> Manifest:
+    """Return the base with those of its tables that were captured all the time; itself if all were.
+
+    A table that was removed and captured again lacks the changes in between, and is read again.
+    """
+    kept = tuple(
+        one
+        for one in manifest.tables
+        if one.table in followed and one.capture_id == capture_id_of(requests, one.table)
+    )
+    if kept == manifest.tables:
+        return manifest
+    return replace(manifest, number=manifest.number + 1, tables=kept)
 
 
 def _is_settled(config: Config, log: LogState) -> bool:
@@ -165,14 +190,15 @@ class BaseKeeper:
                 save_manifest(self._place.directory, found)
                 return True
         elif self._looks(manifest):
-            followed = self._read_followed()
-            kept = tuple(t for t in manifest.tables if t.table in {one.name for one in followed})
-            if kept != manifest.tables:  # a table captured again would lack the changes in between
-                manifest = replace(manifest, number=manifest.number + 1, tables=kept)
+            requests = read_requests(self._config)
+            followed = self._read_followed(requests)
+            kept = keep_captured(manifest, {one.name for one in followed}, requests)
+            if kept is not manifest:
+                manifest = kept
                 save_manifest(self._place.directory, manifest)
             missing = [one for one in followed if manifest.of(one.name) is None]
             if missing:
-                self._read(session, manifest, missing)
+                self._read(session, manifest, missing, requests)
                 return True
         try:
             due = [] if manifest.is_empty else self._compaction.due(manifest)
@@ -202,23 +228,36 @@ class BaseKeeper:
         self._tables_s = now_s
         return True
 
-    def _read_followed(self) -> list[TableDefinition]:
-        """Return the tables whose changes are in the log. They are read now, because an earlier
-        list would lack new ones.
+    def _read_followed(self, requests: TableRequests) -> list[TableDefinition]:
+        """Return the tables whose changes are in the log under their present names.
+
+        They are read now, because an earlier list would lack new ones. Changes of a renamed table
+        keep its old name in the log until its new name is captured: until then, and as long as a
+        request for a table is open, the base would never see them.
         """
         known = followed_tables(self._config)
         if known is None:
             return []
+        answers = read_answers(self._config)
+        asked = {
+            one.table
+            for one in requests.tables
+            if one.capture is Capture.ADDED and not answers.is_done(one)
+        }
         found = source_tables(self._config)
-        return [table for table in found if known.has(table.name, table.source_id)]
+        return [one for one in found if known.has(one.name) and one.name not in asked]
 
     def _read(
-        self, session: Session, manifest: Manifest, tables: Sequence[TableDefinition]
+        self,
+        session: Session,
+        manifest: Manifest,
+        tables: Sequence[TableDefinition],
+        requests: TableRequests,
     ) -> None:
         for _ in range(ATTEMPTS_MAX):
             with open_planner(self._config) as planner:
                 try:
-                    made = self._read_at(session, manifest, tables, planner)
+                    made = self._read_at(session, manifest, tables, planner, requests)
                 except PointUnfit as error:
                     logger.info("tables are read at a later point", reason=error.message)
                     continue
@@ -236,6 +275,7 @@ class BaseKeeper:
         manifest: Manifest,
         tables: Sequence[TableDefinition],
         planner: Planner,
+        requests: TableRequests,
     ) -> Manifest:
         """Read all rows of these tables at one point. Raises PointUnfit."""
         at = planner.fresh_point()
@@ -264,7 +304,10 @@ class BaseKeeper:
             [ordinal, *(one.ordinal + shift for one in (at.settled, end) if one is not None)]
         )
         made = [
-            table_of(relation, written.get(name, ()), ordinal=ordinal, settled=settled)
+            replace(
+                table_of(relation, written.get(name, ()), ordinal=ordinal, settled=settled),
+                capture_id=capture_id_of(requests, name),
+            )
             for name, relation in relations.items()
         ]
         logger.info(

@@ -262,7 +262,9 @@ class Resends:
         self, request: TableRequest, stream: BinlogSource, assembler: Assembler
     ) -> Iterator[int]:
         try:
-            yield from self._reload(self._book.fold(*request.table), stream, assembler)
+            table = self._book.fold(*request.table)
+            of_source = request.comes_with_copy
+            yield from self._reload(table, stream, assembler, of_source=of_source)
         except (ConnectionLost, ConnectFailed):
             raise  # the request is carried out by the next stream
         except PenstockError as error:
@@ -298,10 +300,16 @@ class Resends:
         assembler: Assembler,
         *,
         reason: str = "",
+        of_source: bool = False,
     ) -> Iterator[int]:
-        """Read a table; reason: why it is needed, empty if it was requested."""
+        """Read a table.
+
+        reason: why it is needed, empty if it was requested. of_source: the log's base may lack
+        changes of the table, which was not captured before.
+        """
         then, version = self._present(table)
-        if not reason and self._sent_of_base(then, stream, assembler):
+        is_of_base = not reason and not of_source
+        if is_of_base and self._sent_of_base(then, stream, assembler):
             return
         for attempt in range(ATTEMPTS_MAX):
             with open_reload(self._url, then, live=self._live, server=self._server) as job:

@@ -89,10 +89,15 @@ class RelationChanged(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reload(Action):
-    """Rows changed without being sent: read the whole table again."""
+    """Rows changed without being sent: read the whole table again.
+
+    Attributes:
+        of_source: the log's base may lack changes of the table, which was not captured before.
+    """
 
     definition: TableDefinition
     reason: ReloadReason
+    of_source: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,11 +232,16 @@ class DdlWatch:
         return True
 
     def ask_again(
-        self, name: TableName, reason: ReloadReason = ReloadReason.RESENT
+        self,
+        name: TableName,
+        reason: ReloadReason = ReloadReason.RESENT,
+        *,
+        of_source: bool = False,
     ) -> Reload | None:
         """Queue reading a table again; return None as long as another action on it is pending.
 
-        Raises ResendRefused for a table that is not followed or does not exist.
+        of_source: see `Reload`. Raises ResendRefused for a table that is not followed or does not
+        exist.
         """
         if any(pending.action.table == name for pending in self._pending):
             return None
@@ -251,6 +261,7 @@ class DdlWatch:
             shape=shape,
             definition=definition,
             reason=reason,
+            of_source=of_source,
         )
         self._pending.append(_Pending(action=action))
         return action

@@ -423,7 +423,7 @@ class Resends:
 
     def _begin(self, request: TableRequest, actions: TableActions) -> None:
         try:
-            action = actions.watch.ask_again(request.table)
+            action = actions.watch.ask_again(request.table, of_source=request.comes_with_copy)
         except ResendRefused as error:
             self._files.answer_resend(request, error)
             return

@@ -197,7 +197,8 @@ class TableActions:
                 )
 
         source_id = action.definition.source_id
-        if action.reason is ReloadReason.RESENT and self._sent_of_base(action, source, assembler):
+        is_of_base = action.reason is ReloadReason.RESENT and not action.of_source
+        if is_of_base and self._sent_of_base(action, source, assembler):
             return
         try:
             job = open_reload(self._url, action.table, source_id, on_blocked=on_blocked)
