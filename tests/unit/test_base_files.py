@@ -26,7 +26,14 @@ from penstock.base.manifest import (
     save_manifest,
     write_files,
 )
-from penstock.base.shapes import ShapeUnfit, convert_rows, copied_at, note_copied, widest
+from penstock.base.shapes import (
+    ShapeUnfit,
+    convert_rows,
+    copied_at,
+    keeps_rows,
+    note_copied,
+    widest,
+)
 from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.model import Column, Relation
 
@@ -141,6 +148,29 @@ def test_nothing_is_noted_of_a_copy_whose_columns_have_identities() -> None:
     assert note_copied(number_columns(ITEM, 1, 2), 70) == number_columns(ITEM, 1, 2)
     assert copied_at(note_copied(number_columns(ITEM, 1, 2), 70)) is None
     assert copied_at(note_copied(ITEM, 70)) == 70
+
+
+def test_copied_rows_are_rows_of_a_shape_with_the_same_columns() -> None:
+    """The log's base sends them again unless a column is another one since the copy."""
+    copied, now = note_copied(ITEM, 70), number_columns(ITEM, 1, 2)
+    key, name = now.columns
+    assert not copied.same_shape(now)
+    assert keeps_rows(copied, now)
+    assert keeps_rows(now, replace(now, version=3, since=80))
+    other = [
+        replace(
+            now, columns=(key, replace(name, names=((0, name.name), (71, "title")), name="title"))
+        ),
+        replace(now, columns=(key, replace(name, names=((0, "title"), (71, name.name))))),
+        replace(now, columns=(key, replace(name, source_type="varchar(9)"))),
+        replace(now, columns=(key, replace(name, neutral="binary"))),
+        replace(now, columns=(key,)),
+        replace(now, columns=(key, name, replace(name, name="more", id=3))),
+        replace(now, columns=(name, key)),
+        replace(now, key=(0, 1)),
+        replace(now, source_id=now.source_id + 1),
+    ]
+    assert [keeps_rows(copied, one) for one in other] == [False] * len(other)
 
 
 def test_a_new_column_has_the_value_that_rows_have_of_it() -> None:

@@ -74,6 +74,20 @@ def places_in(old: Relation, new: Relation) -> list[int | None]:
     return [names.get(name, folded.get(name.lower())) for name in then]
 
 
+def keeps_rows(old: Relation, new: Relation) -> bool:
+    """Return whether rows of an old shape are rows of a new one as they are.
+
+    Shapes of copied rows have no identities of columns, so none is equal to that of a change.
+    """
+
+    def kinds(relation: Relation) -> list[tuple[str, ...]]:
+        return [(one.name, one.neutral, one.source_type) for one in relation.columns]
+
+    is_same_table = (old.source_id, old.key) == (new.source_id, new.key)
+    is_in_order = places_in(old, new) == list(range(len(old.columns)))
+    return is_same_table and is_in_order and kinds(old) == kinds(new)
+
+
 def note_copied(relation: Relation, position: int) -> Relation:
     """Return the shape of copied rows with the position of the copy, in the log's units.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.base.held import BaseNotReady, Holder
+from penstock.base.shapes import keeps_rows
 from penstock.base.state import Piece, as_inserts
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectionLost
@@ -57,6 +58,9 @@ class _Held(TableRows):
 
     relation: Relation = field()
     pieces: Iterator[Piece]
+
+    def fits(self, relation: Relation) -> bool:
+        return keeps_rows(self.relation, relation)
 
     def inserts(self, *, gsn: int, trx: int) -> Iterator[pa.RecordBatch]:
         for piece in self.pieces:

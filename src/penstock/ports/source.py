@@ -92,6 +92,11 @@ class TableRows(Protocol):
         ...
 
     @abstractmethod
+    def fits(self, relation: Relation) -> bool:
+        """Return whether the rows may be written unchanged in another shape of their table."""
+        ...
+
+    @abstractmethod
     def inserts(self, *, gsn: int, trx: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows as inserts of one transaction, in the log's form. gsn: the first one's."""
         ...

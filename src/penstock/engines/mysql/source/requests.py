@@ -351,7 +351,7 @@ class Resends:
             if found is None:
                 return False
             current = self._book.read_again(then, assembler.place)
-            if not found.relation.same_shape(current):
+            if not found.fits(current):
                 return False
             count = give_again(assembler, self._book, found, current)
         logger.info("table sent again from the base", table=str(table), row_count=count)

@@ -235,7 +235,7 @@ class TableActions:
                 return False
             if current is None:  # no change came yet
                 current = self._resolver.reshape(action.definition)
-            if not found.relation.same_shape(current):
+            if not found.fits(current):
                 return False
             count = assembler.give_again(found, current, reason=str(action.reason))
         logger.info("table sent again from the base", table=str(action.table), row_count=count)
