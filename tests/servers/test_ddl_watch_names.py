@@ -126,6 +126,72 @@ def test_a_new_name_that_nobody_asks_for_is_read_at_once(
         assert watch.poll() == 0
 
 
+RENAME = "alter table public.t rename to u"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_rename_before_the_first_look_is_told(
+    source_url: str, database: psycopg.Connection, is_restarted: bool
+) -> None:
+    """The log may have rows under the old name, until the new one is captured."""
+    old, new = TableName("public", "t"), TableName("public", "u")
+    own, watch = watching(source_url, database)
+    with own:
+        database.execute(RENAME)
+        watch.poll()
+        assert summary(all_due(watch)) == NOTHING
+        assert old in watch.state().names - set(watch.state().gone)
+        if is_restarted:
+            own, watch = watching(source_url, database, watch.state())
+        else:
+            (oid,) = database.execute("select 'public.u'::regclass::oid::int8").fetchall()[0]
+            watch.admit(new, oid)
+    with own if is_restarted else open_catalog(source_url) as watch.connection:
+        watch.poll()
+        gone = [action for action in all_due(watch) if isinstance(action, Gone)]
+        assert [action.table for action in gone] == [old]
+        assert old in watch.state().gone
+        assert watch.follows(new)
+        assert watch.poll() == 0
+
+
+def test_a_table_that_is_dropped_before_the_first_look_is_told(
+    source_url: str, database: psycopg.Connection
+) -> None:
+    """The log may have rows of it."""
+    own, watch = watching(source_url, database)
+    with own:
+        database.execute("drop table public.t")
+        watch.poll()
+        (gone,) = all_due(watch)
+        assert isinstance(gone, Gone)
+        assert (str(gone.table), gone.renamed) == ("public.t", None)
+        assert TableName("public", "t") in watch.state().gone
+        assert watch.poll() == 0
+
+
+def test_a_rename_before_the_first_look_is_read_at_once_or_refused(
+    source_url: str, database: psycopg.Connection
+) -> None:
+    """It is as after the first look."""
+    own, watch = watching(source_url, database, reads_renamed=True)
+    with own:
+        database.execute(RENAME)
+        watch.poll()
+        gone, reload = all_due(watch)
+        assert isinstance(gone, Gone)
+        assert isinstance(reload, Reload)
+        assert (str(gone.table), str(reload.table)) == ("public.t", "public.u")
+        database.execute("alter table public.u rename to t")
+    own, watch = watching(source_url, database, takes_renamed=not_taken)
+    with own:
+        database.execute(RENAME)
+        watch.poll()
+        action = watch.due(2**64 - 1)
+        assert isinstance(action, StopPipeline)
+        assert "public.t is named public.u now" in action.error.message
+
+
 def test_two_tables_that_swap_their_names_are_read_again(
     source_url: str, database: psycopg.Connection
 ) -> None:

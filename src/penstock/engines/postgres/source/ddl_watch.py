@@ -32,6 +32,7 @@ from penstock.engines.postgres.source.table_shape import (
     TableWithoutColumns,
     compare,
     new_links,
+    renamed_error,
     shapes_sql,
     why_not_followed,
 )
@@ -193,13 +194,16 @@ class DdlWatch:
         # Tables dropped while the watch was stopped are not among `tables`, yet must be reported.
         self._seen = {shape.name: shape for shape in state.shapes} if state else {}
         self._settled = dict(self._seen)
-        self._ids = dict.fromkeys(self._wanted, UNKNOWN_ID)
+        # What the first look finds is compared with these: the bulk load may have read one of them.
+        self._given = {table.name: table for table in tables} if state is None else {}
+        # The log may have rows of these, which were dropped or renamed before the first look.
+        self._unseen = set(self._given if state is None else state.waiting)
+        self._ids = dict.fromkeys(self._wanted | self._unseen, UNKNOWN_ID)
+        self._ids |= {name: table.source_id for name, table in self._given.items()}
         self._ids |= {name: shape.source_id for name, shape in self._seen.items()}
         self._gone = {name for name in (state.gone if state else ()) if takes(name)}
         self._gone -= self._ids.keys()
         self._ids |= dict.fromkeys(self._gone, UNKNOWN_ID)  # they may be made again
-        # What the first look finds is compared with these: the bulk load may have read one of them.
-        self._given = {table.name: table for table in tables} if state is None else {}
         self._as_is = set(as_is)
         self._position = state.position if state else 0
         self._looked_at = self._position
@@ -372,7 +376,7 @@ class DdlWatch:
     def _changed_names(self, digests: dict[int, tuple[str, str | None]]) -> list[TableName]:
         def is_changed(name: TableName, id_: int) -> bool:
             if id_ not in digests:
-                return id_ != UNKNOWN_ID
+                return id_ != UNKNOWN_ID or name in self._unseen
             # By name, because a renamed table has two until its old one is gone.
             seen = self._seen.get(name)
             return seen is None or seen.digest != digests[id_][0]
@@ -446,13 +450,15 @@ class DdlWatch:
     ) -> None:
         last = self._seen.get(name)
         if shape is None:
-            if last is not None and not self._takes(name):
+            if last is None and name not in self._unseen:
+                return
+            if not self._takes(name):
                 self._forget(name)
-            elif last is not None:
+            else:
                 gone = Gone(position=position, table=name, shape=None, renamed=renamed)
                 self._add(_Pending(action=gone), None)
             return
-        difference = self._difference(last, shape)
+        difference = self._difference(name, last, shape)
         if not self._is_wanted(name, last, difference):
             self._forget(name)
             return
@@ -478,13 +484,16 @@ class DdlWatch:
             return
         self._add(_Pending(action=action, unless_truncated_after=unless), shape)
 
-    def _difference(self, last: TableShape | None, shape: TableShape) -> ShapeDifference | None:
+    def _difference(
+        self, name: TableName, last: TableShape | None, shape: TableShape
+    ) -> ShapeDifference | None:
         """Return the difference, or why the table cannot be followed at all; None if nothing
         changed.
         """
         if last is not None and last.digest != shape.digest:
             return compare(last, shape)
-        stop = why_not_followed(shape)
+        is_renamed = last is None and shape.name != name  # before the first look
+        stop = renamed_error(name, shape.name) if is_renamed else why_not_followed(shape)
         if stop is not None:
             return ShapeDifference(stop=stop)
         if last is not None:
@@ -567,6 +576,7 @@ class DdlWatch:
         )
 
     def _see(self, name: TableName, shape: TableShape | None) -> None:
+        self._unseen.discard(name)
         if shape is None:
             self._seen.pop(name, None)
             self._ids[name] = UNKNOWN_ID  # one recreated under this name will be noticed
@@ -583,6 +593,7 @@ class DdlWatch:
     def _forget(self, name: TableName) -> None:
         """Forget a table that the configuration no longer names."""
         self._seen.pop(name, None)
+        self._unseen.discard(name)
         del self._ids[name]
         self._gone.discard(name)
         self._settle(name, None)

@@ -448,20 +448,24 @@ def why_not_followed(shape: TableShape) -> PenstockError | None:
     return _unpublished_error(shape)
 
 
+def renamed_error(before: TableName, after: TableName) -> TableRenamed:
+    """Return the error for a captured table whose new name is not captured."""
+    back = f"alter table {quote(*after)} rename to {quote(before.name)};"
+    if before.schema != after.schema:
+        back = f"alter table {quote(*after)} set schema {quote(before.schema)};"
+    return TableRenamed(
+        f"{before} is named {after} now",
+        hint=f"Undo it ({back}) and start again; or have its new name captured ([source] "
+        f"tables with '{as_pattern(after)}', newTables = \"add\") and start again: its "
+        "rows are copied as those of a new table, and the old one stays in the target as it "
+        "is.",
+        table=str(before),
+    )
+
+
 def _stop(before: TableShape, after: TableShape) -> PenstockError | None:
-    name = quote(*after.name)
     if before.name != after.name:
-        back = f"alter table {name} rename to {quote(before.name.name)};"
-        if before.name.schema != after.name.schema:
-            back = f"alter table {name} set schema {quote(before.name.schema)};"
-        return TableRenamed(
-            f"{before.name} is named {after.name} now",
-            hint=f"Undo it ({back}) and start again; or have its new name captured ([source] "
-            f"tables with '{as_pattern(after.name)}', newTables = \"add\") and start again: its "
-            "rows are copied as those of a new table, and the old one stays in the target as it "
-            "is.",
-            table=str(before.name),
-        )
+        return renamed_error(before.name, after.name)
     return why_not_followed(after)
 
 
