@@ -19,7 +19,14 @@ from harness.lake.applying import LakeRun, Shop, content_of, create_table
 from harness.lake.fake_format import FakeCatalogue, FakeFormat, FakeStore
 from harness.pipelines.changes import Change
 from penstock.engines.lake.batches import BATCHES
-from penstock.engines.lake.format import DeleteForm, DeletionRef, LiveFile, MarkNotNewer
+from penstock.engines.lake.format import (
+    DeleteForm,
+    DeletionRef,
+    FeatureUnknown,
+    LakeColumn,
+    LiveFile,
+    MarkNotNewer,
+)
 from penstock.engines.lake.upkeep import Limits, choose_files
 from penstock.host import faults
 from penstock.host.faults import FaultInjected
@@ -390,6 +397,29 @@ def test_rows_that_come_again_replace_those_of_the_lake(lake: Lake, point: str) 
     run.run()
     run.close()
     lake.check()
+
+
+def test_tables_of_others_are_passed_over(lake: Lake) -> None:
+    """Apply batches beside a table without a record, and one that penstock cannot read."""
+    plain, odd = TableName("others", "plain"), TableName("others", "odd")
+    write_changes(lake, Change(op="I", gsn=0, after=(1, 1, "b", "c")))
+    run = lake.open()
+    for name in (plain, odd):
+        run.target._lake.catalogue.create(name, (LakeColumn(name="id", type="int64"),))
+    lake.store.unknown.add(odd)
+    run.run()
+    state = run.target._lake.state.read_log()
+    assert state is not None
+    assert str(ORDERS) in state.versions
+    assert not {str(plain), str(odd)} & state.versions.keys()
+    lake.store.unknown.add(ORDERS)
+    run.target.forget()
+    other = lake.shop.tables[1]
+    lake.shop.log.transaction((other.shape, lake.shop._change(other)))
+    lake.shop.log.close_segment()
+    with pytest.raises(FeatureUnknown):
+        run.run()
+    run.fail()
 
 
 def test_missing_rows_are_counted(lake: Lake) -> None:

@@ -22,6 +22,7 @@ from penstock.engines.lake.format import (
     DeleteForm,
     Expired,
     Expiry,
+    FeatureUnknown,
     LakeColumn,
     LakeFormat,
     LakeTable,
@@ -61,6 +62,7 @@ class FakeStore:
         together: Whether the catalogue commits several tables in one step; None: it says that it
             does, and then does not.
         together_count: Number of such commits.
+        unknown: Tables with a feature that penstock does not know.
     """
 
     root: Path
@@ -70,6 +72,7 @@ class FakeStore:
     keeps_initial: bool = True
     together: bool | None = False
     together_count: int = 0
+    unknown: set[TableName] = field(default_factory=set)
 
     def newest(self, name: TableName) -> Snapshot:
         """Return the newest version of a table."""
@@ -114,6 +117,8 @@ class FakeTable(LakeTable):
         self.location = self.data_folder = self.deletes_folder = str(store.tables[name].folder)
 
     def snapshot(self, *, refresh: bool = False) -> Snapshot:
+        if self.name in self._store.unknown:
+            raise FeatureUnknown(f"{self.name} has a feature")
         if refresh:
             self._known = self._store.newest(self.name)
         return self._known

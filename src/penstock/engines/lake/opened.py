@@ -25,6 +25,7 @@ from penstock.engines.lake.format import (
     Commit,
     Expired,
     Expiry,
+    FeatureUnknown,
     LakeFormat,
     LakeTable,
     Mark,
@@ -285,16 +286,32 @@ class OpenLake:
             self._keep_ahead()
 
     def complete_versions(self) -> Mapping[str, int]:
-        """Return the newest version of each table."""
+        """Return the newest version of each table of penstock."""
         for name in sorted(self._unversioned):
-            if (table := self.catalogue.find(name)) is not None:
-                with self._locks[name]:
-                    self.versions[str(name)] = table.snapshot(
-                        refresh=name not in self._seen
-                    ).version
-                    self._seen.add(name)
+            snapshot = self._read_unless_foreign(name)
+            if snapshot is not None and snapshot.record:
+                self.versions[str(name)] = snapshot.version
         self._unversioned.clear()
         return self.versions
+
+    def _read_unless_foreign(self, name: TableName) -> Snapshot | None:
+        """Return a table's newest version; None if there is no table, or one of others that has a
+        feature which penstock does not know.
+        """
+        try:
+            table = self.catalogue.find(name)
+            if table is None:
+                return None
+            with self._locks[name]:
+                snapshot = table.snapshot(refresh=name not in self._seen)
+                self._seen.add(name)
+                return snapshot
+        except FeatureUnknown as error:
+            known = self.state.read_log()
+            if known is not None and str(name) in known.versions:
+                raise
+            logger.info("table of others is passed over", table=str(name), reason=error.message)
+            return None
 
     def forget(self) -> None:
         """Forget the tables: some may have been copied again, altered or repaired."""
