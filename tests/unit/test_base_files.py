@@ -180,6 +180,37 @@ def test_a_new_column_has_the_value_that_rows_have_of_it() -> None:
     assert values(convert_rows(batch_of(ITEM, (1, "a")), ITEM, new)) == [(1, "a", Decimal("1.50"))]
 
 
+@pytest.mark.parametrize(
+    ("neutral", "old", "new", "is_kept"),
+    [
+        ("timestamp", "timestamp(3) without time zone", "timestamp without time zone", True),
+        ("timestamp", "timestamp without time zone", "timestamp(3) without time zone", False),
+        ("timestamp", "timestamp(3) without time zone", "timestamp(5) without time zone", True),
+        ("time", "time(3)", "time(6)", True),
+        ("time", "time(3)", "time", False),
+        ("timestamp", "datetime(3)", "datetime(6)", True),
+        ("timestamp", "datetime(3)", "datetime", False),
+        ("timestamp", "datetime", "datetime(3)", True),
+        ("timestamp", "datetime", "timestamp", False),
+        ("timestamptz", "timestamp(0) with time zone", "timestamp with time zone", True),
+        ("date", "date", "week", False),
+    ],
+)
+def test_a_time_keeps_its_values_with_more_digits(
+    neutral: str, old: str, new: str, is_kept: bool
+) -> None:
+    """The server rewrites no row then."""
+    before, after = shape(neutral, old), shape(neutral, new)
+    rows = pa.RecordBatch.from_arrays(
+        [pa.nulls(1, kind.type) for kind in columns_schema(before)], schema=columns_schema(before)
+    )
+    if is_kept:
+        assert values(convert_rows(rows, before, after)) == [(None,)]
+    else:
+        with pytest.raises(ShapeUnfit):
+            convert_rows(rows, before, after)
+
+
 def shape(neutral: str, source_type: str) -> Relation:
     """Return a table of one column."""
     column = Column(name="v", source_type=source_type, neutral=neutral)

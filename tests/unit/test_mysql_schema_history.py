@@ -9,6 +9,8 @@ import pytest
 
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_query import Query
+from penstock.codec.mysql.binlog_tables import TableMap
+from penstock.codec.mysql.types import TypeCode, WireColumn
 from penstock.engines.mysql.connect import ServerVersion
 from penstock.engines.mysql.source.added_columns import Added, certain_value
 from penstock.engines.mysql.source.ddl_text import effects_of
@@ -116,13 +118,16 @@ def book_of(
     book = SchemaHistory(Live(now), None, tables=[begun], begin=4, takes=lambda name: name == NAME)
     book.introduce([NAME], place(5))
     for at, text in enumerate(statements, 10):
-        said = Query(
-            text=text, raw=text.encode(), schema="shop", thread_id=1, error=0, sql_mode=STRICT
-        )
-        effects = effects_of(said, server=MARIA)
-        if book.concerns(effects):
-            book.apply(effects, said, place(at))
+        run(book, text, at)
     return book
+
+
+def run(book: SchemaHistory, text: str, at: int) -> None:
+    """Let a book see a statement of a strict session."""
+    said = Query(text=text, raw=text.encode(), schema="shop", thread_id=1, error=0, sql_mode=STRICT)
+    effects = effects_of(said, server=MARIA)
+    if book.concerns(effects):
+        book.apply(effects, said, place(at))
 
 
 @pytest.mark.parametrize(
@@ -314,6 +319,61 @@ def test_a_table_whose_rows_are_not_known_awaits_a_reload(
     assert again.awaits_reload == ""
     assert again.version > relation.version
     assert not book.awaiting()
+
+
+class Ahead(Live):
+    """A catalogue that has a later definition than the stream."""
+
+    def read_at(self, _: TableName, __: BinlogPosition) -> TableDefinition | None:
+        """Return None: the definition at the place is not known."""
+        return None
+
+
+def text_column(name: str, charset: str) -> ColumnDefinition:
+    """Return a text of a character set as the catalogue has it."""
+    collation = f"{charset}_general_ci"
+    return replace(column(name, "varchar(9)", "string"), charset=charset, collation=collation)
+
+
+@pytest.mark.parametrize("length", [9, 10])
+def test_letters_may_be_lost_though_the_catalogue_has_their_new_character_set(length: int) -> None:
+    """The first row of an added column is decoded when the next statement is in the catalogue."""
+    utf8mb4, text = 45, TypeCode.VARCHAR
+    key = replace(column("id", "int", "int32"), not_null=True)
+    begun = replace(TABLE, columns=(key, text_column("v", "utf8mb4")))
+    added = replace(text_column("w", "latin1"), type_text=f"varchar({length})")
+    now = replace(TABLE, columns=(*begun.columns, replace(added, base_type=added.type_text)))
+    book = SchemaHistory(Ahead(now), None, tables=[begun], begin=4, takes=lambda name: name == NAME)
+    book.introduce([NAME], place(5))
+    wires = (
+        WireColumn(code=TypeCode.LONG, nullable=False, unsigned=False, name="id"),
+        WireColumn(code=text, size=36, collation=utf8mb4, name="v"),
+        WireColumn(code=text, size=36, collation=utf8mb4, name="w"),
+    )
+    rows = TableMap(
+        table_id=1,
+        schema="shop",
+        name="t",
+        columns=wires,
+        key=(0,),
+        key_prefixes=(0,),
+        flags=0,
+        body=b"",
+    )
+    run(book, "alter table t add column w varchar(9) character set utf8mb4", 10)
+    relation = book.resolve(rows, place(11), is_mariadb=True).relation
+    assert relation is not None
+    assert [one.collation for one in relation.columns] == [
+        "",
+        "utf8mb4_general_ci",
+        "utf8mb4_bin",
+    ]
+    assert not relation.awaits_reload
+    run(book, f"alter table t modify w varchar({length}) character set latin1", 12)
+    book._live = Live(now)
+    after = book.refresh(NAME, place(20))
+    assert after is not None
+    assert after.awaits_reload.startswith("a statement did: convert")
 
 
 def test_statements_that_are_noted_already_are_not_noted_twice() -> None:

@@ -21,6 +21,8 @@ from penstock.codec.copy_rows import column_of
 from penstock.codec.exact_text import exact_texts
 from penstock.model import Column, PenstockError, Relation
 
+_TIME = re.compile(r"(?P<kind>\w+)(?:\((?P<digits>\d)\))?(?P<zone> with(?:out)? time zone)?")
+_DIGITS_MAX = 6
 _DECIMAL = re.compile(r"decimal\(\d+,\d+\)")
 _WHOLE = ("int16", "int32", "int64", "uint32", "uint64")
 _ANY_WHOLE = pa.decimal128(20, 0)
@@ -136,7 +138,8 @@ def _missing(column: Column, count: int) -> Any:
 
 def _convert_column(values: Any, old: Column, new: Column, table: Relation) -> Any:
     if old.neutral == new.neutral:
-        if old.source_type != new.source_type and not _same_values(old.neutral):
+        is_kept = _same_values(old.neutral) or _has_digits(old.source_type, new.source_type)
+        if old.source_type != new.source_type and not is_kept:
             raise _unfit(old, new, table)
         return values
     if new.neutral == "string":
@@ -160,6 +163,22 @@ def _is_number(neutral: str) -> bool:
 
 def _same_values(neutral: str) -> bool:
     return neutral in _SAME_VALUES or neutral.startswith("decimal")
+
+
+def _has_digits(old: str, new: str) -> bool:
+    """Return whether the new type is that of a time with as many digits of a second, or more.
+
+    A type in SQL's words (`timestamp without time zone`) has six if it names none.
+    """
+    kinds: list[tuple[str, int]] = []
+    for text in (old, new):
+        found = _TIME.fullmatch(text.lower())
+        if found is None:
+            return False
+        digits = int(found["digits"] or (_DIGITS_MAX if found["zone"] else 0))
+        kinds.append((f"{found['kind']}{found['zone'] or ''}", digits))
+    (before, fewer), (after, more) = kinds
+    return before == after and before.startswith(("time", "datetime")) and fewer <= more
 
 
 def _unfit(old: Column, new: Column, table: Relation) -> ShapeUnfit:

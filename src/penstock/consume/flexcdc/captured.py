@@ -7,6 +7,7 @@ than the previous one. The steps from one shape to another are found without I/O
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -292,7 +293,7 @@ class Changelogs:
         shaped = self._shaped.get(_name(relation))
         return shaped is None or shaped[0] != relation
 
-    def ensure(self, relation: Relation, *, drops: bool) -> None:
+    def ensure(self, relation: Relation, *, drops: bool, beside: Sequence[Relation] = ()) -> None:
         """Change a captured table's changelog to a shape that holds rows of this relation.
 
         Repeating it changes nothing. Raises ChangelogMissing.
@@ -300,6 +301,8 @@ class Changelogs:
         Args:
             relation: the relation.
             drops: drop columns that the relation does not have.
+            beside: further shapes whose rows are in the same transaction: columns of one name
+                hold the values of all of them.
         """
         table = TableName(relation.schema, relation.name)
         if self._shaped.get(table) in ((relation, True), (relation, drops)):
@@ -321,7 +324,7 @@ class Changelogs:
         for step in steps(
             shape,
             relation,
-            self._types(relation, shape),
+            self._common_types(relation, shape, beside),
             same=self._session.same_type,
             holds=self._session.holds,
             fold=self._session.fold,
@@ -359,7 +362,8 @@ class Changelogs:
         A column that the later version lacks gets a free name if another column took its name.
         """
         fold = self._session.fold
-        names = {column.id: column.name for column in later.columns if column.id}
+        is_same = relation.source_id == later.source_id  # else the table was created again
+        names = {column.id: column.name for column in later.columns if column.id and is_same}
         taken = {fold(name) for name in names.values()}
 
         def name_of(column: Column) -> str:
@@ -369,6 +373,22 @@ class Changelogs:
 
         columns = tuple(replace(column, name=name_of(column)) for column in relation.columns)
         return relation if columns == relation.columns else replace(relation, columns=columns)
+
+    def _common_types(
+        self, relation: Relation, shape: object, beside: Sequence[Relation]
+    ) -> Sequence[str]:
+        """Return the wanted types, wide enough for the rows of further shapes."""
+        session, types = self._session, list(self._types(relation, shape))
+        places = {session.fold(name): place for place, name in enumerate(_names(relation))}
+        for other in beside:
+            for name, kind in zip(_names(other), self._types(other, shape), strict=True):
+                place = places.get(session.fold(name))
+                if place is None or session.same_type(types[place], kind):
+                    continue
+                if not session.holds(types[place], kind):
+                    is_wider = session.holds(kind, types[place])
+                    types[place] = kind if is_wider else session.text_type
+        return types
 
     def _types(self, relation: Relation, shape: object) -> Sequence[str]:
         """Return the wanted types; the source is asked only if the shape differs."""
@@ -395,19 +415,35 @@ class Changelogs:
             self._retype(changelog, table, step)
 
     def _retype(self, changelog: TableName, table: TableName, step: Step) -> None:
-        """Give a column the new type; text if old images have values that the type lacks."""
-        try:
-            self._session.retype_column(changelog, step.column, step.kind)
-        except ConnectionLost:
-            raise
-        except PenstockError as error:
-            if error.retry == "backoff":
+        """Give a column the new type; text if old images have values that the type lacks.
+
+        A column whose values are no text either, such as bytes, gets another name.
+        """
+        for kind in (step.kind, self._session.text_type):
+            try:
+                self._session.retype_column(changelog, step.column, kind)
+            except ConnectionLost:
                 raise
-            self._session.retype_column(changelog, step.column, self._session.text_type)
-            self._warn(
-                f"column {step.column} of {table} is {step.kind} now, and its changelog has values "
-                "that this type does not: the column is kept as text"
-            )
+            except PenstockError as error:
+                if error.retry == "backoff":
+                    raise
+            else:
+                if kind != step.kind:
+                    self._warn(
+                        f"column {step.column} of {table} is {step.kind} now, and its changelog "
+                        "has values that this type does not: the column is kept as text"
+                    )
+                return
+        taken = {self._session.fold(name) for name in self._session.shape(changelog) or ()}
+        numbers = itertools.count(1)
+        names = (f"{step.column}_penstock_old{number}" for number in numbers)
+        aside = next(name for name in names if self._session.fold(name) not in taken)
+        self._session.rename_column(changelog, step.column, aside)
+        self._session.add_column(changelog, step.column, step.kind, after=aside)
+        self._warn(
+            f"column {step.column} of {table} is {step.kind} now, and its changelog has values "
+            f"that are no text: they are kept in {aside}"
+        )
 
 
 def relation_of(definition: TableDefinition) -> Relation:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,11 +81,13 @@ class _Shaping:
     Attributes:
         relations: shapes whose rows begin with the transaction, in order.
         met: tables without a changelog that it empties.
+        beside: further shapes of which it may have rows.
     """
 
     trx: int
     relations: list[Relation]
     met: list[TableName]
+    beside: list[Relation]
 
 
 class SegmentWalk:
@@ -155,10 +157,12 @@ class SegmentWalk:
 
     def _find_shapings(self) -> list[_Shaping]:
         first: dict[int, tuple[int, int]] = {}
+        spans: list[tuple[int, int, int]] = []
         for entry in self._segment.row_frames():
             if entry.trx_last > self._after:
                 place = (max(entry.trx_first, self._after + 1), entry.gsn_first)
                 first[entry.relation_id] = min(first.get(entry.relation_id, place), place)
+                spans.append((entry.trx_first, entry.trx_last, entry.relation_id))
         found: dict[int, list[Relation]] = {}
         for relation_id, (trx, _) in sorted(first.items(), key=lambda item: item[1]):
             relation = self._segment.relation(relation_id)
@@ -171,9 +175,17 @@ class SegmentWalk:
                 if self._changelogs.is_captured(table) and not is_met:
                     met.setdefault(marker.trx, []).append(table)
         return [
-            _Shaping(trx, found.get(trx, []), met.get(trx, []))
+            _Shaping(trx, found.get(trx, []), met.get(trx, []), self._list_beside(trx, spans))
             for trx in sorted(found.keys() | met.keys())
         ]
+
+    def _list_beside(self, trx: int, spans: Iterable[tuple[int, int, int]]) -> list[Relation]:
+        """Return the shapes of frames that may have rows of a transaction.
+
+        spans: of each frame the first and the last transaction, and its relation.
+        """
+        numbers = {number for first, last, number in spans if first <= trx <= last}
+        return [self._segment.relation(number) for number in sorted(numbers)]
 
     # -- rows ------------------------------------------------------------------------------------
 
@@ -260,7 +272,13 @@ class SegmentWalk:
             self._changelogs.meet(table, self._relation_of(table))
         for relation in new:
             last = latest[relation.schema, relation.name]
-            self._changelogs.ensure(self._changelogs.fit_to(relation, last), drops=False)
+            beside = [
+                self._changelogs.fit_to(one, last)
+                for one in shaping.beside
+                if (one.schema, one.name) == (last.schema, last.name)
+            ]
+            fitted = self._changelogs.fit_to(relation, last)
+            self._changelogs.ensure(fitted, drops=False, beside=beside)
         self._to_drop += latest.values()
 
     def _shape_latest(self) -> None:

@@ -22,6 +22,7 @@ from penstock.codec.mysql.types import (
     type_text,
 )
 from penstock.engines.mysql.source.definitions import source_id_of
+from penstock.engines.mysql.source.known_columns import charset_of_collation
 from penstock.model import (
     Column,
     ColumnDefinition,
@@ -88,12 +89,16 @@ def fits(table: TableMap, definition: TableDefinition) -> bool:
 
 
 def merged_relation(
-    table: TableMap, hints: Sequence[TableDefinition | None], *, is_mariadb: bool
+    table: TableMap,
+    hints: Sequence[TableDefinition | None],
+    *,
+    is_mariadb: bool,
+    last: Relation | None = None,
 ) -> Relation:
     """Return the relation of a table whose definition at this place is unknown.
 
-    hints: definitions from other moments, best first. Raises TypeRefused, and ShapeMismatch if the
-    binlog alone does not say enough.
+    hints: definitions from other moments, best first. last: the shape before. Raises TypeRefused,
+    and ShapeMismatch if the binlog alone does not say enough.
     """
     if not table.has_names or table.key is None:
         raise ShapeMismatch(
@@ -104,11 +109,14 @@ def merged_relation(
             table=f"{table.schema}.{table.name}",
         )
     known = [{column.name: column for column in hint.columns} for hint in hints if hint is not None]
+    collations = {column.name: column.collation for column in (last.columns if last else ())}
     columns = []
     for wire in table.columns:
         refuse_type(table, wire, wire.name or "")
         found = [hint[wire.name] for hint in known if wire.name in hint]
-        columns.append(_merge(table, wire, found, is_mariadb))
+        column = _merge(table, wire, found, is_mariadb)
+        collation = _choose_collation(wire, column.collation, collations.get(column.name, ""))
+        columns.append(replace(column, collation=collation))
     key = tuple(sorted(table.key)) if not any(table.key_prefixes) else ()
     return Relation(
         schema=table.schema,
@@ -147,6 +155,18 @@ def _merge(
     return Column(
         name=wire.name or "", source_type=text, neutral=neutral_type(text), nullable=wire.nullable
     )
+
+
+def _choose_collation(wire: WireColumn, *known: str) -> str:
+    """Return the first known collation that has the character set which the binlog names.
+
+    The binlog names no collation. That of a later definition may be of another character set, to
+    which values were converted in between. If none fits, it is the one that keeps all texts apart.
+    """
+    if wire.charset is None or wire.is_binary:
+        return known[0]
+    fitting = (one for one in known if charset_of_collation(one) == wire.charset)
+    return next(fitting, f"{wire.charset}_bin")
 
 
 def _is_open(column: WireColumn, is_mariadb: bool) -> bool:

@@ -203,7 +203,9 @@ class SchemaHistory:
             else:
                 hints = [notes.definition, self._live.read(name)]
                 try:
-                    relation = merged_relation(table, hints, is_mariadb=is_mariadb)
+                    relation = merged_relation(
+                        table, hints, is_mariadb=is_mariadb, last=notes.relation
+                    )
                 except ShapeMismatch as error:
                     if notes.known_columns is None:
                         raise
