@@ -201,6 +201,15 @@ def test_a_table_created_again_in_a_transaction_keeps_the_names_of_earlier_rows(
     assert found.fit_to(before, after) == before
 
 
+def test_a_column_without_a_number_gives_its_name_to_one_that_has_it(session: Dying) -> None:
+    """The log tells which column has the name now, and not what became of the other."""
+    found = start_changelogs(session)
+    before, after = shape(1, id=1, c=2, b=0), shape(2, id=1, b=2, c=0)
+    names = [column.name for column in found.fit_to(before, after).columns]
+    assert names == ["id", "b", "b_penstock_0"]
+    assert found.fit_to(shape(1, id=1, b=0), after).columns[1].name == "b"
+
+
 class Refusing(Dying):
     """A destination with values that some types lack."""
 

@@ -365,11 +365,13 @@ class Changelogs:
         is_same = relation.source_id == later.source_id  # else the table was created again
         names = {column.id: column.name for column in later.columns if column.id and is_same}
         taken = {fold(name) for name in names.values()}
+        used = {fold(names[one.id]) for one in relation.columns if one.id in names}
 
         def name_of(column: Column) -> str:
-            if not column.id or column.id in names or fold(column.name) not in taken:
-                return names.get(column.id, column.name)
-            return name_aside(column.name, column.id)
+            if column.id in names:
+                return names[column.id]
+            is_free = fold(column.name) not in (taken if column.id else used)
+            return column.name if is_free else name_aside(column.name, column.id)
 
         columns = tuple(replace(column, name=name_of(column)) for column in relation.columns)
         return relation if columns == relation.columns else replace(relation, columns=columns)
