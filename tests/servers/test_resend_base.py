@@ -290,6 +290,7 @@ def test_a_renamed_table_is_in_the_base_once_it_is_captured(
         loader = made.load()
         new_name = TableName(place.namespace, "thing")
         place.run("alter table item rename to thing")
+        place.run("alter table thing add column twice int generated always as (n * 2) stored")
         loader.until(
             lambda: made.read_manifest().of(TableName(place.namespace, "item")) is None,
             "the old name is out of the base",

@@ -239,7 +239,7 @@ def open_reload(
     raise AssertionError("unreachable")
 
 
-def _list_sent(table: TableDefinition) -> list[ColumnDefinition]:
+def list_sent(table: TableDefinition) -> list[ColumnDefinition]:
     """Return the columns without the expressions that one of two definitions was read with."""
     return [replace(column, default=None) for column in table.columns]
 
@@ -286,7 +286,7 @@ def _lock_table(
     now = _read_definition(url, table, source_id)
     # The COPY reads the present columns; the rows of the stream behind X have those of the
     # snapshot.
-    if now is None or now.name != seen.name or _list_sent(now) != _list_sent(seen):
+    if now is None or now.name != seen.name or list_sent(now) != list_sent(seen):
         raise TableRewritten(
             f"{table} got other columns behind the snapshot",
             hint="Nothing to do: the table is read at a later point.",

@@ -23,7 +23,7 @@ from penstock.engines.postgres.source.ddl_watch import (
     WatchState,
 )
 from penstock.engines.postgres.source.relations import RelationResolver
-from penstock.engines.postgres.source.reload import TableVanished, open_reload
+from penstock.engines.postgres.source.reload import TableVanished, list_sent, open_reload
 from penstock.engines.postgres.source.slot import Blocker
 from penstock.engines.postgres.source.stream import PostgresSource
 from penstock.engines.postgres.source.table_shape import ReloadReason
@@ -258,7 +258,7 @@ def _tell_dropped(table: TableName, assembler: Assembler) -> Iterator[int]:
 
 def _differs(now: TableDefinition, then: TableDefinition) -> bool:
     """Return whether a table has another name or other columns."""
-    return now.name != then.name or now.columns != then.columns
+    return now.name != then.name or list_sent(now) != list_sent(then)
 
 
 def is_begun_only(action: Action) -> bool:
