@@ -509,6 +509,23 @@ def _check(column: Column, mapping: TypeMapping, table: TargetTable) -> None:
     )
 
 
+def later_fills(
+    old: Relation, last: Relation, mapping_of: Callable[[Column], TypeMapping], server: Server
+) -> Iterator[tuple[str, str]]:
+    """Yield names of columns that rows of an old shape have not, and assignments of their values.
+
+    Other columns get theirs by the column's default. last: the table's shape.
+    """
+    numbers = {column.id for column in old.columns}
+    names = {column.name for column in old.columns}
+    for column in last.columns:
+        if column.id in numbers if column.id else column.name in names:
+            continue
+        mapping = mapping_of(column)
+        if _is_filled_later(column, mapping.target_type, server):
+            yield column.name, _fill(column, mapping)
+
+
 def _is_filled_later(column: Column, kind: str, server: Server) -> bool:
     """Return whether old rows must be filled by an UPDATE, because the column's type cannot have
     this default.

@@ -26,7 +26,7 @@ from penstock.engines.mysql.connect import (
     server_errors,
     value,
 )
-from penstock.engines.mysql.target.alter import Alterer
+from penstock.engines.mysql.target.alter import Alterer, later_fills
 from penstock.engines.mysql.target.claims import alone
 from penstock.engines.mysql.target.direct import (
     UnsureTables,
@@ -399,6 +399,28 @@ class MySQLTarget(SqlTarget):
             ]
             for merge in merges:
                 _TableApply(self, merge).run()
+            for spec in phase.merges:
+                self._fill_new(spec, last.get(spec.table))
+
+    def _fill_new(self, spec: MergeSpec, last: Relation | None) -> None:
+        """Give rows of an earlier shape than the table's the values of columns without a default.
+
+        No later change is applied yet, so that no other row lacks these values.
+        """
+        is_old = last is not None and last.source_id == spec.relation.source_id
+        if last is None or not is_old or not spec.counts.upserts:
+            return
+        table = self._tables[spec.table]
+        source = TableName(last.schema, last.name)
+        for name, fill in later_fills(
+            spec.relation,
+            last,
+            lambda column: self._mapping(source, column, with_collation=True, key_of=last),
+            self._server,
+        ):
+            if table.column(name) is not None:
+                where = f"{quote(name)} is null"
+                self.run(f"update {table.sql_name} set {fill} where {where}", spec.table)
 
     def _find_replaced(self, phase: PhaseSpec) -> list[MergeSpec]:
         """Return merges of tables that are read again and may have columns that the source lacks.

@@ -246,9 +246,9 @@ class MySQLChangelogs(ChangelogSession):
             mapped[column.name] = self._map(relation, found if has_it and found else column)
         if not Engine(self._source_types).is_mysql:
             fit_row(mapped)
-        return [self._unchecked(mapping.target_type) for mapping in mapped.values()]
+        return [self._remove_check(mapping.target_type) for mapping in mapped.values()]
 
-    def _unchecked(self, kind: str) -> str:
+    def _remove_check(self, kind: str) -> str:
         """Return a type without MariaDB's check of JSON.
 
         Rows that a column is added to get an empty text there, which is no JSON.
