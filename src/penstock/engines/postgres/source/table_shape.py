@@ -448,18 +448,18 @@ def why_not_followed(shape: TableShape) -> PenstockError | None:
     return _unpublished_error(shape)
 
 
-def renamed_error(before: TableName, after: TableName) -> TableRenamed:
+def renamed_error(name: TableName, new_name: TableName) -> TableRenamed:
     """Return the error for a captured table whose new name is not captured."""
-    back = f"alter table {quote(*after)} rename to {quote(before.name)};"
-    if before.schema != after.schema:
-        back = f"alter table {quote(*after)} set schema {quote(before.schema)};"
+    back = f"alter table {quote(*new_name)} rename to {quote(name.name)};"
+    if name.schema != new_name.schema:
+        back = f"alter table {quote(*new_name)} set schema {quote(name.schema)};"
     return TableRenamed(
-        f"{before} is named {after} now",
+        f"{name} is named {new_name} now",
         hint=f"Undo it ({back}) and start again; or have its new name captured ([source] "
-        f"tables with '{as_pattern(after)}', newTables = \"add\") and start again: its "
+        f"tables with '{as_pattern(new_name)}', newTables = \"add\") and start again: its "
         "rows are copied as those of a new table, and the old one stays in the target as it "
         "is.",
-        table=str(before),
+        table=str(name),
     )
 
 
