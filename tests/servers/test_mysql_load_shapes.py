@@ -126,6 +126,32 @@ def test_a_transaction_that_changes_a_shape_midway(my_start: MyStart, log: LogMa
     assert target.applied.segment == 1
 
 
+def test_rows_before_an_added_column_in_its_transaction_get_its_value(
+    my_start: MyStart, log: LogMaker
+) -> None:
+    """Its type may have no default in the target, which is altered before the first row."""
+    target = begin_target(my_start, log)
+    added = (
+        Column(name="c", source_type="text", neutral="string", missing="x"),
+        Column(name="b", source_type="bit(8)", neutral="string", missing="01000001"),
+        Column(name="n", source_type="integer", neutral="int32", missing="7"),
+    )
+    wide = replace(OLD, columns=(*OLD.columns, *added), version=2)
+    log.transaction(
+        insert(OLD, 2, "b"),
+        insert(wide, 3, "c", None, None, None),
+        update(wide, 1, "a", None, None, None),
+    )
+    log.close_segment()
+    while target.applied.segment < 1:
+        target.batch()
+    assert target.rows("select * from t order by id") == [
+        (1, "a", None, None, None),
+        (2, "b", "x", b"A", 7),
+        (3, "c", None, None, None),
+    ]
+
+
 def test_a_column_that_goes_in_mid_transaction(my_start: MyStart, log: LogMaker) -> None:
     """Values of a column that the target no longer has are left out."""
     target = begin_target(my_start, log)
