@@ -173,7 +173,7 @@ def test_a_table_that_is_dropped_before_the_first_look_is_told(
 def test_a_rename_before_the_first_look_is_read_at_once_or_refused(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """It is as after the first look."""
+    """A rename has the same consequences before the first look as after it."""
     own, watch = watching(source_url, database, reads_renamed=True)
     with own:
         database.execute(RENAME)

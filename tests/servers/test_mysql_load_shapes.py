@@ -129,7 +129,7 @@ def test_a_transaction_that_changes_a_shape_midway(my_start: MyStart, log: LogMa
 def test_rows_before_an_added_column_in_its_transaction_get_its_value(
     my_start: MyStart, log: LogMaker
 ) -> None:
-    """Its type may have no default in the target, which is altered before the first row."""
+    """The target is altered before the first row, and some types have no default there."""
     target = begin_target(my_start, log)
     added = (
         Column(name="c", source_type="text", neutral="string", missing="x"),

@@ -54,7 +54,7 @@ def test_tables_that_change_while_they_are_read_are_left_for_later(
 
 
 def test_a_table_that_was_captured_again_is_read_again() -> None:
-    """Its rows lack the changes between its removal and the second request."""
+    """The base lacks the changes between its removal and the second request."""
     relation = cast(Relation, None)
     first, other = (
         BaseTable(schema="public", name=name, relations=(relation,), capture_id=number)
@@ -63,13 +63,13 @@ def test_a_table_that_was_captured_again_is_read_again() -> None:
     manifest = replace(EMPTY, tables=(first, other))
     followed = [first.table, other.table]
 
-    def requested(number: int, capture: Capture = Capture.ADDED) -> TableRequests:
+    def request_capture(number: int, capture: Capture = Capture.ADDED) -> TableRequests:
         request = TableRequest(table=first.table, capture=capture, capture_id=number)
         return TableRequests(tables=(request,))
 
-    assert keep_captured(manifest, followed, requested(3)) is manifest
-    kept = keep_captured(manifest, followed, requested(5))
+    assert keep_captured(manifest, followed, request_capture(3)) is manifest
+    kept = keep_captured(manifest, followed, request_capture(5))
     assert (kept.tables, kept.number) == ((other,), manifest.number + 1)
-    assert keep_captured(manifest, [first.table], requested(3)).tables == (first,)
+    assert keep_captured(manifest, [first.table], request_capture(3)).tables == (first,)
     # A table of the pipeline file that a request removed is of no request.
-    assert keep_captured(manifest, followed, requested(3, Capture.REMOVED)).tables == (other,)
+    assert keep_captured(manifest, followed, request_capture(3, Capture.REMOVED)).tables == (other,)

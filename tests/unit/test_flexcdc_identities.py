@@ -172,7 +172,7 @@ def test_a_table_created_again_has_identities_of_its_own(session: Dying) -> None
     assert columns(session) == ["id", "a", "nr"]
 
 
-def typed(version: int, source_id: int = 1, **kinds: str) -> Relation:
+def shape_of_types(version: int, source_id: int = 1, **kinds: str) -> Relation:
     """Return a shape without identities. kinds: types by name."""
     made = shape(version, source_id, **dict.fromkeys(kinds, 0))
     columns = [replace(one, source_type=kinds[one.name]) for one in made.columns]
@@ -183,7 +183,10 @@ def test_a_column_holds_the_rows_of_each_shape_of_a_transaction(session: Dying) 
     """Two columns swap their names in it, and the log does not tell which is which."""
     changelog = TableName(SETTINGS.database, "public_item")
     found = start_changelogs(session)
-    before, after = typed(1, a="timestamp", v="text", n="int"), typed(2, a="int", v="int", n="int")
+    before, after = (
+        shape_of_types(1, a="timestamp", v="text", n="int"),
+        shape_of_types(2, a="int", v="int", n="int"),
+    )
     found.ensure(before, drops=False)
     retyped: list[tuple[str, str]] = []
     session.retype_column = lambda _, name, kind: retyped.append((name, kind))  # type: ignore[method-assign]
@@ -195,7 +198,7 @@ def test_a_column_holds_the_rows_of_each_shape_of_a_transaction(session: Dying) 
 def test_a_table_created_again_in_a_transaction_keeps_the_names_of_earlier_rows(
     session: Dying,
 ) -> None:
-    """Its columns' numbers are those of other columns."""
+    """The numbers of its columns are those of other columns."""
     found = start_changelogs(session)
     before, after = shape(1, id=1, a=2), shape(2, source_id=7, x=1, b=2)
     assert found.fit_to(before, after) == before
@@ -225,15 +228,15 @@ def test_values_that_are_no_text_are_kept_under_another_name() -> None:
     """A column of bytes was dropped, and the table created again with a text of its name."""
     session = Refusing()
     session.create_state(SETTINGS.names)
-    start_changelogs(session).ensure(typed(1, id="int", a="blob"), drops=False)
+    start_changelogs(session).ensure(shape_of_types(1, id="int", a="blob"), drops=False)
     put(session, id="1", a="bytes")
     session.lacking = ("mood", session.text_type)
     found = start_changelogs(session)
-    found.ensure(typed(2, 7, id="int", a="mood"), drops=False)
+    found.ensure(shape_of_types(2, 7, id="int", a="mood"), drops=False)
     assert columns(session) == ["id", "a_penstock_old1", "a"]
     assert read_changelog(session, "a_penstock_old1, a") == [("bytes", None)]
     session.lacking = ("json", session.text_type)
-    found.ensure(typed(3, 8, id="int", a="json"), drops=False)
+    found.ensure(shape_of_types(3, 8, id="int", a="json"), drops=False)
     assert columns(session) == ["id", "a_penstock_old1", "a_penstock_old2", "a"]
 
 

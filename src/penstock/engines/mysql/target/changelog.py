@@ -251,7 +251,7 @@ class MySQLChangelogs(ChangelogSession):
     def _remove_check(self, kind: str) -> str:
         """Return a type without MariaDB's check of JSON.
 
-        Rows that a column is added to get an empty text there, which is no JSON.
+        Rows that a column is added to get an empty text there, which the check refuses.
         """
         is_checked = self._server.engine is Engine.MARIADB and kind == "json"
         return TEXT if is_checked else kind
