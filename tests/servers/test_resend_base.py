@@ -300,6 +300,7 @@ def test_a_renamed_table_is_in_the_base_once_it_is_captured(
         insert(place, "thing", [(n, n, "later") for n in range(500, 520)])
         loader.until(lambda: is_sent(made, new_name), "its rows are in the log")
         loader.until(lambda: made.read_manifest().of(new_name) is not None, "it is in the base")
+        place.run("alter table thing drop column twice")  # the log has no generated columns
         made.serve()
         made.equal("thing", "other")
     finally:
