@@ -421,6 +421,7 @@ class Changelogs:
 
         A column whose values are no text either, such as bytes, gets another name.
         """
+        reason = ""
         for kind in (step.kind, self._session.text_type):
             try:
                 self._session.retype_column(changelog, step.column, kind)
@@ -429,6 +430,7 @@ class Changelogs:
             except PenstockError as error:
                 if error.retry == "backoff":
                     raise
+                reason = error.message
             else:
                 if kind != step.kind:
                     self._warn(
@@ -444,7 +446,7 @@ class Changelogs:
         self._session.add_column(changelog, step.column, step.kind, after=aside)
         self._warn(
             f"column {step.column} of {table} is {step.kind} now, and its changelog has values "
-            f"that are no text: they are kept in {aside}"
+            f"that are no text ({reason}): they are kept in {aside}"
         )
 
 

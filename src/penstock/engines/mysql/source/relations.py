@@ -161,7 +161,7 @@ def _choose_collation(wire: WireColumn, *known: str) -> str:
     """Return the first known collation that has the character set which the binlog names.
 
     The binlog names no collation. That of a later definition may be of another character set, to
-    which values were converted in between. If none fits, it is the one that keeps all texts apart.
+    which values were converted in between. If none fits, it is the one in which all texts differ.
     """
     if wire.charset is None or wire.is_binary:
         return known[0]
