@@ -247,3 +247,26 @@ def test_a_dropped_unique_key_is_told_before_rows_that_need_it_gone(
     with segments_of(tmp_path) as segments:
         found = [relation for segment in segments for _, relation in segment.relations()]
     assert [relation.unique for relation in found] == [(("a",),), ()]
+
+
+def test_what_is_dropped_before_a_tables_first_row_is_told_with_it(
+    source_url: str, tmp_path: Path
+) -> None:
+    """A key and a NOT NULL were there when the run began; its first rows need them gone."""
+    set_up(source_url, "create table t (id int primary key, a int unique, b int not null)")
+    with connect(source_url, application_name="test") as sql:
+        sql.execute("insert into t values (0, 0, 0)")
+    extractor_of(source_url, tmp_path).run()
+    stop = Stop()
+    slow = replace(WATCHFUL, table_interval_s=600.0)
+    extractor = extractor_of(source_url, tmp_path, options=slow, stop=stop)
+    with connect(source_url, application_name="test") as sql, running(extractor):
+        until(lambda: extractor.progress.state == "streaming")
+        run_sql(sql, "alter table t drop constraint t_a_key;; alter table t alter b drop not null")
+        run_sql(sql, "insert into t values (1, 10, null), (2, 10, null)")
+        until(lambda: extractor.progress.segment_count >= 1)
+        stop.asked.set()
+    with segments_of(tmp_path) as segments:
+        relations = [relation for segment in segments for _, relation in segment.relations()]
+    assert [relation.unique for relation in relations] == [(("a",),), ()]
+    assert [column.nullable for column in relations[1].columns] == [False, True, True]

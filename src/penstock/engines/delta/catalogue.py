@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from penstock.engines.delta.log import DeltaLog, java_path
+from penstock.engines.delta.log import DeltaLog
 from penstock.engines.delta.places import name_of_folder, table_folder
 from penstock.engines.delta.shape import new_metadata, new_protocol
 from penstock.engines.delta.state import Actions, State
@@ -21,7 +21,8 @@ from penstock.engines.lake.format import (
     LakeTable,
     PartitionField,
 )
-from penstock.engines.lake.java import typed_errors
+from penstock.engines.lake.java import java_path, typed_errors
+from penstock.engines.lake.merging import Merger
 from penstock.engines.lake.storage import file_system, is_local, path_in
 from penstock.engines.lake.url import VACUUM_HOURS_DEFAULT, parse_url
 from penstock.host.clock import REAL_CLOCK, Clock
@@ -42,12 +43,15 @@ class DeltaCatalogue(Catalogue):
         *,
         retention_hours: float = VACUUM_HOURS_DEFAULT,
         clock: Clock = REAL_CLOCK,
+        merges: bool = False,
     ) -> None:
         """Create the folder if it is missing. Raises LakeUnreachable, LakeFailed.
 
         storage: settings of the object store, for files that are read and removed without Java.
         retention_hours: how long new tables remember their removed files.
+        merges: Spark merges rows into the tables.
         """
+        self._merger = Merger(jobs) if merges else None
         self.root = root
         self._jobs = jobs
         self._storage = storage
@@ -122,7 +126,13 @@ class DeltaCatalogue(Catalogue):
 
     def _keep(self, name: TableName, folder: str, log: DeltaLog) -> DeltaTable:
         table = DeltaTable(
-            name, folder, log, self._count_rows, storage=self._storage, clock=self._clock
+            name,
+            folder,
+            log,
+            self._count_rows,
+            storage=self._storage,
+            clock=self._clock,
+            merger=self._merger,
         )
         return self._tables.setdefault(name, table)
 
@@ -164,7 +174,7 @@ class DeltaFormat(LakeFormat):
         lake = parse_url(url)
         root = path_in(lake.root) if is_local(lake.root) else lake.root
         hours = max(lake.vacuum_hours, lake.version_hours)
-        return DeltaCatalogue(root, jobs, lake.s3, retention_hours=hours)
+        return DeltaCatalogue(root, jobs, lake.s3, retention_hours=hours, merges=lake.merges)
 
 
 FORMAT = DeltaFormat()

@@ -15,11 +15,14 @@ from typing import Any
 from penstock.engines.delta.shape import Action
 from penstock.engines.delta.state import Actions, app_id
 from penstock.engines.lake.format import Mark
-from penstock.engines.lake.java import as_seq, join_texts, none_of, some_of
+from penstock.engines.lake.java import as_seq, java_path, join_texts, none_of, some_of
 from penstock.ports.jobs import Jobs
 
 REPLAYED_MAX = 300
 """Number of versions that are read one by one; for more, Delta reconstructs the state in a job."""
+
+LOOKED_BACK_MAX = 1_000
+"""Number of versions among which the newest merge is looked for."""
 
 
 class DeltaLog:
@@ -86,14 +89,28 @@ class DeltaLog:
         store = self._log.store()
         conf = self._log.newDeltaHadoopConf()
         for version in versions:
-            path = self._path(f"{self._place}/_delta_log/{version:020d}.json")
-            yield version, str(store.read(path, conf).mkString("\n"))
+            yield version, str(store.read(self._version_path(version), conf).mkString("\n"))
 
     def whole_text(self) -> tuple[int, str]:
         """Return the newest version, and all its actions by a Spark job; removed files are none."""
         snapshot = self._log.update(False, self._none, self._none)
         rows = snapshot.stateDS().toDF().where("remove IS NULL").toJSON().collectAsList()
         return int(snapshot.version()), join_texts(self._jvm, rows)
+
+    def texts_before(self, version: int) -> Iterator[str]:
+        """Yield the actions of a version and of those before, as far as their files are there."""
+        for number, is_there in self._files_before(version):
+            if not is_there:
+                return
+            yield "\n".join(text for _, text in self._texts([number]))
+
+    def _files_before(self, version: int) -> Iterator[tuple[int, bool]]:
+        files = self._path(self._place).getFileSystem(self._log.newDeltaHadoopConf())
+        for number in range(version, max(version - LOOKED_BACK_MAX, -1), -1):
+            yield number, bool(files.exists(self._version_path(number)))
+
+    def _version_path(self, version: int) -> Any:
+        return self._path(f"{self._place}/_delta_log/{version:020d}.json")
 
     def tombstones(self, since_ms: int) -> tuple[str, int]:
         """Return the files that were removed since a time, by a Spark job, and the limit of that.
@@ -165,10 +182,3 @@ class DeltaLog:
     @property
     def _none(self) -> Any:
         return none_of(self._jvm)
-
-
-def java_path(location: str) -> str:
-    """Return a location as Hadoop's classes take it."""
-    if location.startswith("s3://"):
-        return f"s3a://{location.removeprefix('s3://')}"
-    return location

@@ -198,6 +198,8 @@ def plan_column(
 def refuse_change(change: Change, snapshot: Snapshot) -> str:
     """Return why a change cannot be made in place; empty if it can."""
     present = snapshot.column(change.name)
+    if snapshot.unwritable and change.kind is not ChangeKind.ADD:
+        return f"the Delta table uses {snapshot.unwritable}; change it in Spark"
     if change.kind is ChangeKind.DROP and len(snapshot.columns) == 1:
         return "a Delta table keeps one column"
     is_partition = any(one.source.name == change.name for one in snapshot.partition)
@@ -417,8 +419,16 @@ def has_vectors(metadata: Action, protocol: Action) -> bool:
     return enabled and "deletionVectors" in features_of(protocol)
 
 
-def check_features(table: str, metadata: Action, protocol: Action) -> None:
-    """Raise FeatureUnknown if a commit of ours could break a rule of the table."""
+def find_unreadable(protocol: Action) -> str:
+    """Return the features that penstock cannot read; empty if there are none."""
+    unknown = frozenset(protocol.get("readerFeatures") or ()) - _READER_FEATURES
+    reader = int(protocol.get("minReaderVersion", 1))
+    versions = {f"reader version {reader}"} if reader > _TABLE_FEATURES_READER else set()
+    return ", ".join(sorted(unknown | versions))
+
+
+def find_unwritable(metadata: Action, protocol: Action) -> str:
+    """Return the features of which a commit of ours could break a rule; empty if there are none."""
     unknown = set(features_of(protocol) - _KNOWN_FEATURES)
     configuration = configuration_of(metadata)
     unknown |= {
@@ -442,11 +452,16 @@ def check_features(table: str, metadata: Action, protocol: Action) -> None:
     writer = int(protocol.get("minWriterVersion", 1))
     if reader > _TABLE_FEATURES_READER or writer > _TABLE_FEATURES_WRITER:
         unknown.add(f"protocol {reader}, {writer}")
-    if unknown:
+    return ", ".join(sorted(unknown))
+
+
+def check_features(table: str, metadata: Action, protocol: Action) -> None:
+    """Raise FeatureUnknown if a commit of ours could break a rule of the table."""
+    if unknown := find_unwritable(metadata, protocol):
         raise FeatureUnknown(
-            f"the Delta table {table} uses {', '.join(sorted(unknown))}, which penstock does not "
-            "write",
-            hint="Switch it off, or let penstock create the table: move this one away first.",
+            f"the Delta table {table} uses {unknown}, which penstock does not write",
+            hint='Have Spark write it: apply = "merge" in [target]. Or switch the feature off, or '
+            "move the table away, then penstock creates its own.",
         )
 
 

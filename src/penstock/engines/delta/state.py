@@ -27,6 +27,8 @@ from penstock.engines.delta.shape import (
     columns_of,
     configuration_of,
     features_of,
+    find_unreadable,
+    find_unwritable,
     has_vectors,
     key_of,
     next_field_id,
@@ -60,6 +62,10 @@ CountRows = Callable[[str], int]
 
 COMPACT = "compact"
 APP = "penstock:"
+MERGED = "penstock.mark"
+"""Key of a mark in the text that Delta keeps for the user in a commit."""
+
+_MERGES = ":merges"
 _WORD_BITS = 64
 # A mark is one transaction number for each of its fields, because Delta keeps numbers of an
 # application for ever, through checkpoints and other writers' commits. The first is the fence.
@@ -108,6 +114,7 @@ class State:
         numbers: Number of each application.
         touched: The newest version that changed files, columns or features. A commit that looked at
             an older one is refused.
+        merged: Mark of the newest merge by Spark; None if a commit of ours is newer.
     """
 
     folder: str
@@ -117,6 +124,7 @@ class State:
     files: Mapping[str, DataFile] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
     touched: int = 0
+    merged: Mark | None = None
 
     @cached_property
     def columns(self) -> tuple[LakeColumn, ...]:
@@ -131,6 +139,8 @@ class State:
     @cached_property
     def mark(self) -> Mark | None:
         """Return the mark of the newest commit of ours."""
+        if self.merged is not None:
+            return self.merged
         log_id = configuration_of(self.metadata).get(LOG)
         return None if log_id is None else parse_mark(log_id, self.numbers)
 
@@ -146,12 +156,60 @@ class State:
             next_field_id=next_field_id(self.metadata),
             features=features_of(self.protocol),
             partition=self.partition,
+            unwritable=find_unwritable(self.metadata, self.protocol),
+            unreadable=find_unreadable(self.protocol),
         )
 
-    def check(self, table: str) -> Self:
-        """Return the state. Raises FeatureUnknown if penstock cannot write the table."""
-        check_features(table, self.metadata, self.protocol)
+    def check(self, table: str, *, merges: bool = False) -> Self:
+        """Return the state. Raises FeatureUnknown if penstock cannot write the table.
+
+        merges: Spark writes it.
+        """
+        if not merges:
+            check_features(table, self.metadata, self.protocol)
         return self
+
+
+def merge_properties(mark: Mark, number: int) -> dict[str, str]:
+    """Return the properties of a session by which Spark keeps a mark with its commit.
+
+    number: of the merge among those of the log. Of two merges with one number Delta refuses or
+    leaves out the later one.
+    """
+    return {
+        "spark.databricks.delta.commitInfo.userMetadata": json.dumps({MERGED: mark.text}),
+        "spark.databricks.delta.write.txnAppId": app_id(mark.log_id) + _MERGES,
+        "spark.databricks.delta.write.txnVersion": str(number),
+    }
+
+
+def next_merge(state: State, mark: Mark) -> int:
+    """Return the number of the next merge of a mark's log."""
+    return state.numbers.get(app_id(mark.log_id) + _MERGES, 0) + 1
+
+
+def read_merged(text: str) -> Mark | None:
+    """Return the mark in the actions of one version, if Spark merged it for us."""
+    found = None
+    for line in text.split("\n"):
+        if '"commitInfo"' in line and MERGED in line:
+            found = _merged_of(json.loads(line).get("commitInfo") or {})
+    return found
+
+
+def _merged_of(info: Action) -> Mark | None:
+    with suppress(ValueError, TypeError, KeyError):  # text of another program
+        return Mark.parse(json.loads(info["userMetadata"])[MERGED])
+    return None
+
+
+def has_own_mark(text: str) -> bool:
+    """Return whether the actions of one version are of a commit of ours with a mark."""
+    return any(
+        json.loads(line)["txn"]["appId"].startswith(APP)
+        for line in text.split("\n")
+        if line.startswith('{"txn"') and _MERGES not in line
+    )
 
 
 def parse_mark(log_id: str, numbers: Mapping[str, int]) -> Mark | None:
@@ -199,6 +257,11 @@ class Replay:
         self._numbers: dict[str, int] = dict(state.numbers) if state else {}
         self._version = state.version if state else -1
         self._touched = state.touched if state else 0
+        self._merged = state.merged if state else None
+
+    def take_merged(self, mark: Mark | None) -> None:
+        """Take the mark of the newest merge, which a checkpoint does not have."""
+        self._merged = mark
 
     def add_version(self, version: int, text: str) -> None:
         """Replay a version. text: its actions as JSON, one in each line."""
@@ -214,6 +277,11 @@ class Replay:
                 removed.add(remove["path"])
             elif (txn := action.get("txn")) is not None:
                 self._numbers[txn["appId"]] = int(txn["version"])
+                if txn["appId"].startswith(APP) and not txn["appId"].endswith(_MERGES):
+                    self._merged = None
+                continue
+            elif (info := action.get("commitInfo")) is not None:
+                self._merged = _merged_of(info) or self._merged
                 continue
             elif (metadata := action.get("metaData")) is not None:
                 self._metadata = metadata
@@ -251,6 +319,7 @@ class Replay:
             files=files,
             numbers=self._numbers,
             touched=self._touched,
+            merged=self._merged,
         )
 
     def _data_file(
@@ -272,7 +341,7 @@ def _bounds(
     bounds = read_bounds(action.get("stats"), columns)
     for one, text in zip(partition, read_partition(action, partition), strict=True):
         bounds.pop(one.source.name, None)
-        if text is not None:
+        if text is not None and one.source.type:
             with suppress(pa.ArrowInvalid):  # of another writer: bounds that are not known
                 value = constant_array(text, one.source.type, 1)[0].as_py()
                 bounds[one.source.name] = (value, value)
@@ -370,6 +439,7 @@ def plan_actions(state: State, commit: Commit, *, now_ms: int) -> Actions:
             files=files.live(),
             numbers={**state.numbers, **numbers},
             touched=after.version if touches or metadata else state.touched,
+            merged=None if commit.mark else state.merged,
         ),
         adds=tuple(files.adds),
         removes=tuple(files.removes),

@@ -14,7 +14,17 @@ import structlog
 from penstock.engines.delta.expiry import clean_log, delete_files, find_oldest, needed_files
 from penstock.engines.delta.log import DeltaLog
 from penstock.engines.delta.shape import features_of, plan_column, refuse_change
-from penstock.engines.delta.state import CountRows, Replay, State, is_touching, plan_actions
+from penstock.engines.delta.state import (
+    CountRows,
+    Replay,
+    State,
+    has_own_mark,
+    is_touching,
+    merge_properties,
+    next_merge,
+    plan_actions,
+    read_merged,
+)
 from penstock.engines.lake.format import (
     Change,
     Commit,
@@ -25,10 +35,14 @@ from penstock.engines.lake.format import (
     LakeColumn,
     LakeFailed,
     LakeTable,
+    Mark,
     MarkNotNewer,
+    Merge,
+    Merged,
     Snapshot,
 )
-from penstock.engines.lake.java import typed_errors
+from penstock.engines.lake.java import java_path, typed_errors
+from penstock.engines.lake.merging import Merger, quote
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import TableName
@@ -56,11 +70,13 @@ class DeltaTable(LakeTable):
         *,
         storage: Mapping[str, str],
         clock: Clock = REAL_CLOCK,
+        merger: Merger | None = None,
     ) -> None:
         """Keep the place; nothing is read yet.
 
-        count_rows: see `Replay`; storage: see `storage.file_system`.
+        count_rows: see `Replay`; storage: see `storage.file_system`; merger: if Spark merges rows.
         """
+        self._merger = merger
         self.name = name
         self.location = self.data_folder = self.deletes_folder = folder
         self._log = log
@@ -98,6 +114,36 @@ class DeltaTable(LakeTable):
             else:
                 self._move_to(committed)  # commits of others, which do not conflict, are between
         return self._newest.snapshot
+
+    def merge(self, merge: Merge) -> Merged:
+        """Merge rows by Spark; Delta refuses it if another merge of the log comes between."""
+        if self._merger is None:
+            return super().merge(merge)
+        with typed_errors(f"merge rows into the Delta table {self.name}"):
+            self._move_to(self._log.newest())
+            looked_at = Commit(base_version=merge.base_version, mark=merge.mark, removes_all=True)
+            self._check(looked_at, self._newest)
+            marks = self._mark_of(merge)
+            faults.point("delta.commit.before")
+            count = self._merger.run(self.name, self._sql_name, merge, marks)
+            faults.point("delta.commit.after")
+            self._move_to(self._log.newest())
+        if merge.mark is not None and self._newest.mark != merge.mark:
+            raise CommitRefused(
+                f"another loader has merged rows into the Delta table {self.name} meanwhile",
+                hint="penstock looks at the table again and retries automatically.",
+                table=str(self.name),
+            )
+        return Merged(snapshot=self._newest.snapshot, found_count=count)
+
+    def _mark_of(self, merge: Merge) -> Mapping[str, str]:
+        if merge.mark is None:
+            return {}
+        return merge_properties(merge.mark, next_merge(self._newest, merge.mark))
+
+    @property
+    def _sql_name(self) -> str:
+        return f"delta.{quote(java_path(self.location))}"
 
     def _tell_features(self, before: State, after: State) -> None:
         added = sorted(features_of(after.protocol) - features_of(before.protocol))
@@ -198,8 +244,20 @@ class DeltaTable(LakeTable):
         texts = self._log.texts_after(before.version if before else -1, newest)
         if texts is None:
             replay = Replay(self.location, self._count_rows)
-            replay.add_version(*self._log.whole_text())
+            version, text = self._log.whole_text()
+            replay.add_version(version, text)
+            if self._merger is not None:
+                replay.take_merged(self._find_merged(version))
         else:
             for version, text in texts:
                 replay.add_version(version, text)
-        self._state = replay.state().check(str(self.name))
+        self._state = replay.state().check(str(self.name), merges=self._merger is not None)
+
+    def _find_merged(self, newest: int) -> Mark | None:
+        """Return the mark of the newest merge; None if a commit of ours with a mark is newer."""
+        for text in self._log.texts_before(newest):
+            if has_own_mark(text):
+                return None
+            if (found := read_merged(text)) is not None:
+                return found
+        return None

@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.engines.delta.log import java_path
 from penstock.engines.delta.places import table_folder
 from penstock.engines.lake.batches import BATCHES
+from penstock.engines.lake.java import java_path
 from penstock.engines.lake.storage import Folder, is_local, path_in
 from penstock.engines.lake.url import parse_url
 from penstock.engines.lake.versions import (

@@ -28,6 +28,7 @@ from penstock.engines.lake.format import (
 )
 from penstock.engines.lake.jars import LakeJarsMissing, find_jars, iceberg_jars
 from penstock.engines.lake.java import class_names, typed_errors
+from penstock.engines.lake.merging import Merger, quote
 from penstock.engines.lake.object_store import iceberg_properties
 from penstock.engines.lake.url import STATE_FOLDER, LakeUrl, parse_url
 from penstock.host import faults
@@ -94,9 +95,20 @@ class IcebergFormat(LakeFormat):
                 iceberg.map_of(_java_properties(place)),
                 jobs.hadoop_conf,
             )
-        catalogue = IcebergCatalogue(iceberg, java, place, options)
+        merger = Merger(jobs, _merge_conf(place)) if place.merges else None
+        catalogue = IcebergCatalogue(iceberg, java, place, options, merger)
         catalogue.ensure_namespace(place.namespace)
         return catalogue
+
+
+def _merge_conf(place: LakeUrl) -> Mapping[str, str]:
+    """Return the properties by which a session of Spark knows the catalogue, without a cache."""
+    prefix = f"spark.sql.catalog.{place.catalog}"
+    own = {**_java_properties(place), "cache-enabled": "false"}
+    return {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        **{f"{prefix}.{name}": value for name, value in own.items()},
+    }
 
 
 def _java_properties(place: LakeUrl) -> Mapping[str, str]:
@@ -107,17 +119,27 @@ class IcebergCatalogue(Catalogue):
     """Namespace of a catalogue, as `format.Catalogue` describes a lake."""
 
     def __init__(
-        self, iceberg: Iceberg, java: Any, place: LakeUrl, options: Mapping[str, str]
+        self,
+        iceberg: Iceberg,
+        java: Any,
+        place: LakeUrl,
+        options: Mapping[str, str],
+        merger: Merger | None = None,
     ) -> None:
-        """Keep the catalogue. java: Iceberg's `Catalog`. options: see `LakeFormat.open`."""
+        """Keep the catalogue. java: Iceberg's `Catalog`. options: see `LakeFormat.open`.
+
+        merger: if Spark merges rows.
+        """
         self._iceberg = iceberg
+        self._merger = merger
+        self._catalog = place.catalog
         self._java = java
         self._namespace = place.namespace
         self._version_ms = round(place.version_hours * 3_600_000)
         self._options = {"formatVersion": str(place.format_version), **options}
         self.root = to_location(place.state.removesuffix(f"/{STATE_FOLDER}"))
         kinds = [place.properties.get(kind) for kind in _KINDS]
-        self.can_commit_together = "rest" in kinds or _REST_CLASS in kinds
+        self.can_commit_together = merger is None and ("rest" in kinds or _REST_CLASS in kinds)
         self._tables: dict[TableName, IcebergTable] = {}
         self._namespaces: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
@@ -147,6 +169,10 @@ class IcebergCatalogue(Catalogue):
                 class_names(error)
             ):
                 raise
+
+    def _make_table(self, name: TableName, java: Any) -> IcebergTable:
+        path = ".".join(map(quote, (self._catalog, *self._levels(name), name.name)))
+        return IcebergTable(name, self._iceberg, java, merger=self._merger, sql_name=path)
 
     def tables(self) -> Sequence[TableName]:
         """Return the names of all tables in the namespace and those directly below it."""
@@ -182,7 +208,7 @@ class IcebergCatalogue(Catalogue):
                 if missing.intersection(class_names(error)):
                     return None
                 raise
-            table = IcebergTable(name, self._iceberg, java)
+            table = self._make_table(name, java)
         with self._lock:
             return self._tables.setdefault(name, table)
 
@@ -225,7 +251,7 @@ class IcebergCatalogue(Catalogue):
                     hint=f"Drop table {name} if its rows are not needed.",
                     table=str(name),
                 ) from error
-            table = IcebergTable(name, self._iceberg, java)
+            table = self._make_table(name, java)
         with self._lock:
             self._tables[name] = table
         return table

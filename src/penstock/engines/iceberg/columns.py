@@ -75,12 +75,18 @@ def schema_json(columns: Iterable[LakeColumn]) -> str:
     return json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
 
 
-def columns_of(schema: Mapping[str, Any], table: str) -> tuple[LakeColumn, ...]:
-    """Return the columns of a schema. Raises FeatureUnknown. table: its name, for messages."""
+def columns_of(
+    schema: Mapping[str, Any], table: str, *, merges: bool = False
+) -> tuple[LakeColumn, ...]:
+    """Return the columns of a schema. Raises FeatureUnknown.
+
+    table: its name, for messages. merges: Spark writes the table, so a column of another program
+    may have any type, which is empty here.
+    """
     columns = []
     for field in schema["fields"]:
         kind = lake_type(field["type"])
-        if not kind:
+        if not kind and not merges:
             shown = field["type"] if isinstance(field["type"], str) else field["type"].get("type")
             raise FeatureUnknown(
                 f"column {field['name']} of table {table} has the type {shown}, "

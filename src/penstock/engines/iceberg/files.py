@@ -71,9 +71,31 @@ def parse_tasks(
     for line in lines.splitlines():
         task = json.loads(line)
         entry, deletes = task["data-file"], tuple(task.get("delete-files", ()))
-        _check(entry, deletes, table)
+        if reason := _find_reason(entry, deletes):
+            raise FeatureUnknown(
+                f"table {table} has {reason}, which penstock does not write",
+                hint='Have Spark write it: apply = "merge" in [target]. Or rewrite the table '
+                f"without them, or drop it and run: penstock table resync FILE {table}",
+                table=table,
+            )
         listed[entry["file-path"]] = listed_file(entry, deletes, known, to_location, fields)
     return listed
+
+
+def find_unreadable(lines: str) -> str:
+    """Return why penstock cannot read some of the files; empty if it can. lines: as above."""
+    tasks = map(json.loads, lines.splitlines())
+    reasons = (_find_reason(task["data-file"], task.get("delete-files", ())) for task in tasks)
+    return next(filter(None, reasons), "")
+
+
+def parse_unreadable(
+    lines: str, columns: Iterable[LakeColumn], to_location: Callable[[str], str]
+) -> dict[str, Listed]:
+    """Return the data files of a table that penstock cannot read, without their deletions."""
+    known = tuple(columns)
+    entries = [json.loads(line)["data-file"] for line in lines.splitlines()]
+    return {one["file-path"]: listed_file(one, (), known, to_location) for one in entries}
 
 
 def listed_file(
@@ -84,7 +106,11 @@ def listed_file(
     fields: Sequence[PartitionField] = (),
 ) -> Listed:
     """Return a live file by its entry and those of its deletions; see `parse_tasks`."""
-    kinds = {column.field_id: (column.name, iceberg_type(column.type)) for column in columns}
+    kinds = {
+        column.field_id: (column.name, iceberg_type(column.type))
+        for column in columns
+        if column.type
+    }
     file = LiveFile(
         name=entry["file-path"],
         location=to_location(entry["file-path"]),
@@ -97,8 +123,8 @@ def listed_file(
     return Listed(file=file, entry=entry, deletes=deletes)
 
 
-def _check(entry: Entry, deletes: Iterable[Entry], table: str) -> None:
-    """Raise FeatureUnknown for a file that penstock cannot read."""
+def _find_reason(entry: Entry, deletes: Iterable[Entry]) -> str:
+    """Return why penstock cannot read a file; empty if it can."""
     reason = ""
     if entry["spec-id"] != 0 or any(delete["spec-id"] != 0 for delete in deletes):
         reason = "files of another partition spec"
@@ -110,13 +136,7 @@ def _check(entry: Entry, deletes: Iterable[Entry], table: str) -> None:
         reason = "deletions in files that are neither Parquet nor Puffin"
     elif "key-metadata" in entry:
         reason = "encrypted files"
-    if reason:
-        raise FeatureUnknown(
-            f"table {table} has {reason}, which penstock does not write",
-            hint=f"Rewrite the table without them, or drop it and run: penstock table resync FILE "
-            f"{table}",
-            table=table,
-        )
+    return reason
 
 
 def _bounds(entry: Entry, kinds: Mapping[int, tuple[str, str]]) -> dict[str, tuple[Any, Any]]:

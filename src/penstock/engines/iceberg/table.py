@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from penstock.engines.iceberg.columns import (
@@ -29,9 +29,11 @@ from penstock.engines.iceberg.files import (
     Listed,
     data_entry,
     deletes_entry,
+    find_unreadable,
     has_one_target,
     listed_file,
     parse_tasks,
+    parse_unreadable,
 )
 from penstock.engines.iceberg.java import Iceberg
 from penstock.engines.iceberg.partition import fields_of
@@ -51,12 +53,15 @@ from penstock.engines.lake.format import (
     LakeTable,
     Mark,
     MarkNotNewer,
+    Merge,
+    Merged,
     NewFile,
     PartitionField,
     Prepared,
     Snapshot,
 )
 from penstock.engines.lake.java import class_names, typed_errors
+from penstock.engines.lake.merging import Merger
 from penstock.engines.lake.storage import is_local, path_in
 from penstock.host import faults
 from penstock.model import TableName
@@ -64,7 +69,12 @@ from penstock.model import TableName
 faults.declare("iceberg.commit.before", "iceberg.commit.after")
 
 MARK, RECORD, OPERATION = "penstock.mark", "penstock.record", "penstock.operation"
+LOOKED_BACK_MAX = 1_000
+"""Number of snapshots among which the newest mark is looked for."""
+
 _DATA_PATH = "write.data.path"
+_PROPERTY = "spark.sql.iceberg.snapshot-property."
+"""Prefix of a session's properties that Iceberg puts into the summaries of its commits."""
 
 
 def to_location(name: str) -> str:
@@ -75,8 +85,21 @@ def to_location(name: str) -> str:
 class IcebergTable(LakeTable):
     """Table, as `format.LakeTable` describes it."""
 
-    def __init__(self, name: TableName, iceberg: Iceberg, java: Any) -> None:
-        """Keep the table. java: Iceberg's `Table`. Raises FeatureUnknown."""
+    def __init__(
+        self,
+        name: TableName,
+        iceberg: Iceberg,
+        java: Any,
+        *,
+        merger: Merger | None = None,
+        sql_name: str = "",
+    ) -> None:
+        """Keep the table. Raises FeatureUnknown.
+
+        java: Iceberg's `Table`. merger: if Spark merges rows. sql_name: the table in its SQL.
+        """
+        self._merger = merger
+        self._sql_name = sql_name
         self.name = name
         self._iceberg = iceberg
         self._java = java
@@ -94,19 +117,25 @@ class IcebergTable(LakeTable):
         self._version_count = 0
 
     def _check_features(self, metadata: Any) -> None:
-        """Keep the partition spec. Raises FeatureUnknown for a table that is not as ours are."""
+        """Keep the partition spec, and why penstock cannot write such a table.
+
+        Raises FeatureUnknown unless Spark writes it.
+        """
         version, spec = int(metadata.formatVersion()), metadata.spec()
         reason = ""
-        if version not in (2, 3):
+        if version not in (2, 3) and not (self._merger is not None and version == 1):
             reason = f"format version {version}"
         elif int(spec.specId()) != 0 or int(metadata.specs().size()) != 1:
             reason = "another partition spec than it was created with"
-        if reason:
+        if reason and (self._merger is None or version > 3):
             raise FeatureUnknown(
                 f"table {self.name} has {reason}, which penstock does not write",
-                hint=f"Rename or drop table {self.name}, then penstock creates one of its own.",
+                hint='Have Spark write it: apply = "merge" in [target]. Or rename or drop table '
+                f"{self.name}, then penstock creates one of its own.",
                 table=str(self.name),
             )
+        self._unwritable = reason
+        self._unreadable = ""
         text = str(self._iceberg.classes.PartitionSpecParser.toJson(spec))
         self._spec: Mapping[str, Any] = json.loads(text)
 
@@ -128,18 +157,34 @@ class IcebergTable(LakeTable):
             scan = self._java.newScan().useSnapshot(present.snapshotId()).includeColumnStats()
             lines = self._iceberg.list_tasks(scan)
             fields = self._partition(columns)
-            self._listed = parse_tasks(lines, columns, str(self.name), to_location, fields)
+            self._unreadable = "" if self._merger is None else find_unreadable(lines)
+            self._listed = (
+                parse_unreadable(lines, columns, to_location)
+                if self._unreadable
+                else parse_tasks(lines, columns, str(self.name), to_location, fields)
+            )
         else:
             self._listed = {}
         return self._make_snapshot(metadata, columns, self._listed)
 
     def _partition(self, columns: tuple[LakeColumn, ...]) -> tuple[PartitionField, ...]:
-        """Return the fields by which the table is partitioned. Raises FeatureUnknown."""
-        return fields_of(self._spec, columns, str(self.name))
+        """Return the fields by which the table is partitioned. Raises FeatureUnknown.
+
+        There are none if Spark writes the table, which finds them itself.
+        """
+        if self._merger is not None and self._unwritable:
+            return ()
+        try:
+            return fields_of(self._spec, columns, str(self.name))
+        except FeatureUnknown as error:
+            if self._merger is None:
+                raise
+            self._unwritable = error.message
+            return ()
 
     def _columns(self, metadata: Any) -> tuple[LakeColumn, ...]:
         text = str(self._iceberg.classes.SchemaParser.toJson(metadata.schema()))
-        return columns_of(json.loads(text), str(self.name))
+        return columns_of(json.loads(text), str(self.name), merges=self._merger is not None)
 
     def _make_snapshot(
         self, metadata: Any, columns: tuple[LakeColumn, ...], listed: Mapping[str, Listed]
@@ -155,20 +200,35 @@ class IcebergTable(LakeTable):
             next_field_id=int(metadata.lastColumnId()) + 1,
             features=frozenset((V3,) if int(metadata.formatVersion()) >= 3 else ()),
             partition=self._partition(columns),
+            unwritable=self._unwritable or self._unreadable,
+            unreadable=self._unreadable,
         )
 
     def _mark_of(self, metadata: Any) -> Mark | None:
-        text = str(metadata.property(MARK, ""))
+        text = "" if self._merger is None else self._find_mark(metadata)
+        text = text or str(metadata.property(MARK, ""))
         if not text:
             return None
         try:
-            return Mark(**json.loads(text))
+            return Mark.parse(text)
         except (ValueError, TypeError) as error:
             raise LakeFailed(
                 f"table {self.name} has a property {MARK} that penstock did not write: {error}",
                 hint=f"Copy the table again: penstock table resync FILE {self.name}",
                 table=str(self.name),
             ) from error
+
+    def _find_mark(self, metadata: Any) -> str:
+        """Return the mark of the newest snapshot that has one, as a merge by Spark has."""
+        snapshot = metadata.currentSnapshot()
+        for _ in range(LOOKED_BACK_MAX):
+            if snapshot is None:
+                break
+            if text := snapshot.summary().get(MARK):
+                return str(text)
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else metadata.snapshot(parent)
+        return ""
 
     def metadata_location(self) -> str:
         """Return the place of the newest metadata file, by which readers open the table."""
@@ -220,6 +280,26 @@ class IcebergTable(LakeTable):
             faults.point("iceberg.commit.after")
         self.take(prepared)
         return prepared.snapshot
+
+    def merge(self, merge: Merge) -> Merged:
+        """Merge rows by Spark. A merge that changed no file is marked by a commit of its own."""
+        if self._merger is None:
+            return super().merge(merge)
+        known = self.snapshot()
+        marks = {}
+        if merge.mark is not None:
+            marks = {_PROPERTY + MARK: merge.mark.text, _PROPERTY + OPERATION: "batch"}
+        with typed_errors(f"merge rows into table {self.name}"):
+            self._java.refresh()
+            looked_at = Commit(base_version=merge.base_version, mark=merge.mark)
+            self._check_start(self._java.operations().current(), looked_at, known)
+            faults.point("iceberg.commit.before")
+            count = self._merger.run(self.name, self._sql_name, merge, marks)
+            faults.point("iceberg.commit.after")
+        snapshot = self.snapshot(refresh=True)
+        if merge.mark is not None and snapshot.mark != merge.mark:
+            snapshot = self.commit(Commit(base_version=snapshot.version, mark=merge.mark))
+        return Merged(snapshot=snapshot, found_count=count)
 
     def tag(self, tag: str, version: int, *, kept_us: int) -> None:
         with typed_errors(f"tag table {self.name}"):
@@ -376,7 +456,7 @@ class IcebergTable(LakeTable):
     def _change_properties(self, transaction: Any, commit: Commit) -> None:
         properties = {}
         if commit.mark is not None:
-            properties[MARK] = mark_json(commit.mark)
+            properties[MARK] = commit.mark.text
         if commit.record is not None:
             properties[RECORD] = commit.record
         if properties:
@@ -412,7 +492,7 @@ class IcebergTable(LakeTable):
                 update, spec, change, ("addRows", "addDeletes", "removeRows", "removeDeletes")
             )
         if commit.mark is not None:
-            update.set(MARK, mark_json(commit.mark))
+            update.set(MARK, commit.mark.text)
         update.set(OPERATION, commit.operation)
         update.commit()
         return change.live
@@ -532,8 +612,3 @@ class _FileChanges:
 
     def _make_listed(self, entry: Entry, deletes: tuple[Entry, ...]) -> Listed:
         return listed_file(entry, deletes, self._columns, to_location, self._fields)
-
-
-def mark_json(mark: Mark) -> str:
-    """Return the text of a mark in properties and summaries."""
-    return json.dumps(asdict(mark), separators=(",", ":"))

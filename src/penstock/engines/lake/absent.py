@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.engines.lake.format import LakeColumn
-from penstock.engines.lake.writer import BITMAP, row_field
+from penstock.engines.lake.writer import BITMAP, row_field, unpack_bitmaps
 
 Ints = npt.NDArray[np.int64]
 
@@ -105,9 +105,4 @@ class OpenRows:
 
 def read_bitmaps(rows: pa.Table, column_count: int) -> npt.NDArray[np.bool_]:
     """Return one row of flags per open row: true if a column was not sent."""
-    width = (column_count + 7) // 8
-    bitmaps = rows.column(BITMAP).to_pylist()
-    joined = b"".join(bitmap.ljust(width, b"\0")[:width] for bitmap in bitmaps)
-    packed = np.frombuffer(joined, np.uint8).reshape(-1, width)
-    bits = np.unpackbits(packed, axis=1, count=column_count, bitorder="little")
-    return bits.astype(np.bool_)
+    return unpack_bitmaps(rows.column(BITMAP), column_count)

@@ -19,6 +19,7 @@ import structlog
 
 from penstock.engines.lake.apply_files import rewrite_table
 from penstock.engines.lake.apply_lookups import discard, look_up_keys
+from penstock.engines.lake.apply_merge import alter_table, merge_rows
 from penstock.engines.lake.batches import BATCHES, applied_by_another
 from penstock.engines.lake.format import (
     Commit,
@@ -46,6 +47,7 @@ from penstock.engines.lake.shape import (
     same_columns,
 )
 from penstock.engines.lake.state import StagedState
+from penstock.engines.lake.writer import staged_columns
 from penstock.host import faults
 from penstock.host.clock import Steps
 from penstock.model import PenstockError, Relation, TableName
@@ -67,6 +69,8 @@ logger = structlog.get_logger(__name__)
 
 faults.declare(
     "lake.apply.begun",
+    "lake.alter.before",
+    "lake.alter.after",
     "lake.fill.before",
     "lake.fill.written",
     "lake.fill.after",
@@ -355,7 +359,10 @@ class BatchApply:
             raise applied_by_another(self._at, mark.place)
         work.plan = self._plan(work, Shape.of(snapshot, record), snapshot)
         self._check_columns(work)
-        self._fill(work)
+        if lake.merges:
+            self._alter(work)
+        else:
+            self._fill(work)
 
     def _is_inside(self, work: TableWork, mark: Mark) -> bool:
         """Return whether a mark is that of an earlier phase of this batch."""
@@ -377,6 +384,20 @@ class BatchApply:
             is_emptied=work.is_emptied,
         )
         return planner.plan(shape, work.relation, snapshot)
+
+    def _alter(self, work: TableWork) -> None:
+        """Commit the change of shape before the rows, which Spark commits."""
+        plan, snapshot = work.plan, work.snapshot
+        assert plan is not None, "it was planned"
+        assert snapshot is not None, "it was looked at"
+        faults.point("lake.alter.before")
+        with _needed_features():
+            if not alter_table(self._lake, work.name, snapshot, plan, is_emptied=work.is_emptied):
+                return
+        faults.point("lake.alter.after")
+        self._records[work.name] = plan.shape.record
+        self.notes += plan.notes
+        self._look_at(work)
 
     def _fill(self, work: TableWork) -> None:
         """Give existing rows the values of added and retyped columns, by new files.
@@ -416,8 +437,10 @@ class BatchApply:
             return
         spec = self._specs[work.merge.staging]
         columns = columns_for(work.plan.shape, spec.relation)
-        is_same = same_columns(columns, spec.columns)
-        if not is_same or not same_fields(spec.partition, work.snapshot.partition):
+        is_same = same_columns(staged_columns(columns, merges=spec.merges), spec.columns)
+        if not spec.merges:
+            is_same = is_same and same_fields(spec.partition, work.snapshot.partition)
+        if not is_same:
             raise StagingChanged(
                 f"rows of {work.name} were staged for other columns than the table has",
                 hint="penstock stages the batch again.",
@@ -436,7 +459,7 @@ class BatchApply:
     def _look_up(self, works: Sequence[TableWork], attempt: int) -> None:
         """Find the keys of these tables in their live files, with one Spark job."""
         lake = self._lake
-        wanted = [work for work in works if work.looks_up]
+        wanted = [] if lake.merges else [work for work in works if work.looks_up]
         for work in works:
             work.lookups = []
         outcomes = look_up_keys(
@@ -468,12 +491,17 @@ class BatchApply:
                 f"resync FILE {source}",
                 table=str(work.name),
             )
-        if found < required:
-            self._lake.note_missing(work.name, required - found)
+        self._note_missing(work, required - found)
+
+    def _note_missing(self, work: TableWork, count: int) -> None:
+        """Report keys that a table lacks. count: of them, if it is positive."""
+        source = self._lake.record(work.name).source
+        if count > 0:
+            self._lake.note_missing(work.name, count)
             logger.warning(
                 "rows that the log changes were missing in the lake",
                 table=str(work.name),
-                count=required - found,
+                count=count,
                 hint=f"penstock verify FILE {source}",
             )
 
@@ -499,12 +527,32 @@ class BatchApply:
         return refused
 
     def _commit(self, work: TableWork) -> None:
+        if self._lake.merges:
+            self._merge(work)
+            return
         commit = self._make_commit(work)
         faults.point("lake.commit.before")
         with _needed_features():
             self._lake.commit(work.name, commit)
         faults.point("lake.commit.after")
         self._note_commit(work, commit)
+
+    def _merge(self, work: TableWork) -> None:
+        """Have Spark merge the rows of a table."""
+        assert work.snapshot is not None, "it was looked at"
+        faults.point("lake.commit.before")
+        found = merge_rows(
+            self._lake,
+            work.name,
+            None if work.merge is None else self._specs[work.merge.staging],
+            work.parts,
+            base_version=work.snapshot.version,
+            mark=work.mark,
+            is_emptied=work.is_emptied,
+        )
+        faults.point("lake.commit.after")
+        if found is not None and not work.is_emptied:
+            self._note_missing(work, sum(part.required_count for part in work.parts) - found)
 
     def _make_commit(self, work: TableWork) -> Commit:
         assert work.snapshot is not None, "it was looked at"

@@ -37,20 +37,24 @@ from penstock.engines.lake.format import (
     LakeColumn,
     LakeForeign,
     LakeFormat,
+    LakeRows,
     LakeTable,
     Mark,
     MarkNotNewer,
+    Merge,
     NewFile,
     PartitionField,
     Snapshot,
     WriterSpec,
 )
 from penstock.engines.lake.known_tables import decode_record, encode_record, first_record
+from penstock.engines.lake.merging import key_missing
 from penstock.engines.lake.partitions import resolve_terms, show_terms, terms_of
 from penstock.engines.lake.progress import read_action
 from penstock.engines.lake.shape import apply_change
 from penstock.engines.lake.storage import Folder
 from penstock.engines.lake.url import parse_url
+from penstock.engines.lake.writer import staged_columns
 from penstock.host import faults
 from penstock.model import PenstockError, Relation, TableDefinition, TableName
 from penstock.ports import bulk
@@ -100,6 +104,7 @@ class LakeBulk(BulkTarget):
         lake = parse_url(url)
         self._storage = lake.s3
         self._partitions = lake.partition
+        self._merges = lake.merges
         self._folder = Folder(lake.state, lake.s3)
         self._records = ChunkRecords(self._folder)
         self._jobs: GetJobs | None = None
@@ -187,13 +192,17 @@ class LakeBulk(BulkTarget):
         wanted = {one.name: self._columns(one) for one in definitions}
         missing: list[TableDefinition] = []
         for definition in definitions:
+            if self._merges and not definition.row_key:
+                raise key_missing(definition.name)
             table = self._catalogue.find(self._target_name(definition))
             if table is None:
                 missing.append(definition)
                 continue
             snapshot = table.snapshot(refresh=True)
             record = decode_record(snapshot.record, table.name)
-            differing = list(_differences(snapshot, wanted[definition.name]))
+            differing = list(
+                _differences(snapshot, wanted[definition.name], may_have_more=self._merges)
+            )
             if record is not None and record.made:
                 differing = _refusals(table, snapshot, wanted[definition.name])
                 differing += self._other_partition(definition, snapshot)
@@ -306,25 +315,35 @@ class LakeBulk(BulkTarget):
         shape = self._plan_shape(plan, table)
         if mark is not None and mark.plan == plan.name and mark.columns != shape.columns:
             self._begin_shape(mark, shape)
+        is_merged = bool(table.snapshot().unwritable)
         return WriterSpec(
             table=plan.source,
             target=plan.target,
             relation=self._relation(plan.definition),
             source_engine=self._servers.source.engine,
-            columns=shape.columns,
+            columns=staged_columns(shape.columns, merges=is_merged),
             data_folder=copy_folder(table.data_folder, plan.name),
             side_folder="",
             stamp=0,
             token="",
             choices=self._servers.choices,
             storage=self._storage,
-            partition=table.snapshot().partition,
+            partition=() if is_merged else table.snapshot().partition,
+            merges=is_merged,
         )
 
     def _plan_shape(self, plan: TablePlan, table: LakeTable) -> CopiedShape:
         """Return the shape that a table gets with its new rows."""
         assert plan.definition is not None, "it is kept until the keys are added"
-        return plan_shape(table, table.snapshot(refresh=True), self._columns(plan.definition))
+        snapshot = table.snapshot(refresh=True)
+        record = decode_record(snapshot.record, table.name)
+        is_ours = record is not None and record.made
+        return plan_shape(
+            table,
+            snapshot,
+            self._columns(plan.definition),
+            keeps_others=self._merges and not is_ours,
+        )
 
     def _begin_shape(self, mark: TableMark, shape: CopiedShape) -> None:
         """Record the columns of the files to be written; none that are there have them."""
@@ -380,6 +399,9 @@ class LakeBulk(BulkTarget):
                 raise _shape_differs(plan.target, plan.definition, ["it was altered meanwhile"])
             faults.point("lake.bulk.commit.before")
             try:
+                if snapshot.unwritable:
+                    self._replace_rows(table, plan, shape, adds, commit_mark)
+                    return
                 table.commit(
                     Commit(
                         base_version=snapshot.version,
@@ -399,6 +421,43 @@ class LakeBulk(BulkTarget):
                 if attempt == COMMITS_MAX:
                     raise
                 logger.info("copy is committed again", table=str(plan.target), why=error.message)
+
+    def _replace_rows(
+        self,
+        table: LakeTable,
+        plan: TablePlan,
+        shape: CopiedShape,
+        adds: Sequence[NewFile],
+        mark: Mark,
+    ) -> None:
+        """Have Spark put the copied rows in place of all rows of a table.
+
+        The shape comes first, in a commit of its own; a table whose columns change is empty then.
+        """
+        snapshot = table.snapshot()
+        if shape.changes and snapshot.files:
+            snapshot = table.merge(Merge(base_version=snapshot.version, is_emptied=True)).snapshot
+        record = self._new_record(plan, snapshot)
+        if shape.changes or record != snapshot.record:
+            snapshot = table.commit(
+                Commit(
+                    base_version=snapshot.version,
+                    changes=shape.changes,
+                    record=record,
+                    operation=OPERATION,
+                )
+            )
+        columns = staged_columns(shape.columns, merges=True)
+        rows = LakeRows(in_table=sum(file.row_count for file in adds), adds=tuple(adds))
+        table.merge(
+            Merge(
+                base_version=snapshot.version,
+                columns={one.file_name: one for one in columns if one is not None},
+                parts=(rows,),
+                is_emptied=True,
+                mark=mark,
+            )
+        )
 
     def _new_record(self, plan: TablePlan, snapshot: Snapshot) -> str:
         """Return the record of the shape that the new rows have."""
@@ -486,11 +545,19 @@ class CopiedShape:
     changes: tuple[Change, ...] = ()
 
 
-def plan_shape(table: LakeTable, snapshot: Snapshot, wanted: Sequence[LakeColumn]) -> CopiedShape:
+def plan_shape(
+    table: LakeTable,
+    snapshot: Snapshot,
+    wanted: Sequence[LakeColumn],
+    *,
+    keeps_others: bool = False,
+) -> CopiedShape:
     """Return the shape that a table gets by a copy: it keeps the columns that it has.
 
     wanted: names and types. A column of another type is replaced by a new one of its name.
+    keeps_others: columns that are not wanted stay, such as those that the lake itself computes.
     """
+    names = {one.name for one in wanted}
     kept = {
         one.name: there
         for one in wanted
@@ -499,7 +566,7 @@ def plan_shape(table: LakeTable, snapshot: Snapshot, wanted: Sequence[LakeColumn
     changes = [
         Change(kind=ChangeKind.DROP, name=one.name)
         for one in snapshot.columns
-        if one.name not in kept
+        if one.name not in kept and not (keeps_others and one.name not in names)
     ]
     columns: list[LakeColumn] = []
     field_id = snapshot.next_field_id
@@ -540,7 +607,10 @@ def _shape_differs(
     )
 
 
-def _differences(snapshot: Snapshot, wanted: Sequence[LakeColumn]) -> Iterator[str]:
+def _differences(
+    snapshot: Snapshot, wanted: Sequence[LakeColumn], *, may_have_more: bool = False
+) -> Iterator[str]:
+    """Yield how a table differs from what it should be. may_have_more: columns."""
     for column in wanted:
         there = snapshot.column(column.name)
         if there is None:
@@ -549,7 +619,7 @@ def _differences(snapshot: Snapshot, wanted: Sequence[LakeColumn]) -> Iterator[s
             yield f"{column.name} is {there.type}, expected {column.type}"
     names = {column.name for column in wanted}
     for column in snapshot.columns:
-        if column.name not in names:
+        if column.name not in names and not may_have_more:
             yield f"{column.name} is not in the source"
 
 

@@ -15,7 +15,13 @@ from dataclasses import replace
 from penstock.codec.types import NO_CHOICES
 from penstock.engines.lake.batches import BATCHES, Promises, open_batches
 from penstock.engines.lake.expiry import ExpiryRun, files_limit, make_expiry
-from penstock.engines.lake.format import FeatureUnknown, LakeFormat, LiveFile, Partition
+from penstock.engines.lake.format import (
+    FeatureUnknown,
+    LakeFormat,
+    LiveFile,
+    Partition,
+    check_writable,
+)
 from penstock.engines.lake.opened import OpenLake, facts_of
 from penstock.engines.lake.own_java import open_java
 from penstock.engines.lake.upkeep import replace_files
@@ -28,6 +34,8 @@ from penstock.ports.lake import LakeTableUnknown, LakeUpkeep, TableFacts, Upkeep
 ATTEMPTS_MAX = 8
 FILE_BYTES = 128 * 2**20
 """Size up to which files are joined."""
+
+IN_SPARK = "Maintain it in Spark: OPTIMIZE and VACUUM, or rewrite_data_files and expire_snapshots."
 
 DEAD_PART = 0.05
 """Part of a file's rows that may be deleted before the file is rewritten."""
@@ -61,7 +69,7 @@ class LakeByHand(LakeUpkeep):
 
     def compact(self, url: str, tables: Sequence[TableName]) -> Iterator[tuple[TableName, int]]:
         with self._open(url) as lake:
-            for name in self._names(lake, tables):
+            for name in self._own_names(lake, tables):
                 if name != BATCHES:  # the loader itself joins its files
                     yield name, compact_table(lake, name)
 
@@ -77,7 +85,7 @@ class LakeByHand(LakeUpkeep):
                 files_before_us=files_limit(promises, now_us, wanted),
                 is_whole=not tables,
             )
-            for name in self._names(lake, tables):
+            for name in self._own_names(lake, tables):
                 done = lake.expire(name, make_expiry(name, run))
                 yield name, done.version_count, done.file_count, done.size_bytes
 
@@ -101,6 +109,16 @@ class LakeByHand(LakeUpkeep):
                     table=str(name),
                 )
         return [name for name in (wanted or present) if wanted or _is_known(lake, name)]
+
+    def _own_names(self, lake: OpenLake, wanted: Sequence[TableName]) -> list[TableName]:
+        """Return these tables, or all whose files penstock may replace and remove.
+
+        Raises LakeTableUnknown, FeatureUnknown.
+        """
+        names = self._names(lake, wanted)
+        for name in wanted:
+            check_writable(name, lake.snapshot(name), hint=IN_SPARK)
+        return [name for name in names if not lake.snapshot(name).unwritable]
 
     @contextmanager
     def _open(self, url: str) -> Iterator[OpenLake]:

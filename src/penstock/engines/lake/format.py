@@ -23,9 +23,10 @@ next larger, uint64 `decimal(20,0)`.
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, Self
 
@@ -232,6 +233,16 @@ class Mark:
         """Return the numbers by which marks of one log are compared."""
         return (self.gsn, self.position, self.segment)
 
+    @property
+    def text(self) -> str:
+        """Return the mark as text; see `parse`."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the mark of a text. Raises ValueError, TypeError."""
+        return cls(**json.loads(text))
+
     def is_newer(self, other: Mark | None) -> bool:
         """Return whether this mark may follow another one; any may follow none, or another log's.
 
@@ -360,6 +371,8 @@ class Snapshot:
         next_field_id: Id that the next added column will get; 0 if the table has no ids.
         features: Names of the format's features that the table has.
         partition: The fields by which it is partitioned; empty if it is not.
+        unwritable: Why penstock cannot add files to it or remove some; empty if it can.
+        unreadable: Why penstock cannot read its files; empty if it can.
     """
 
     version: int
@@ -370,10 +383,32 @@ class Snapshot:
     next_field_id: int = 0
     features: frozenset[str] = frozenset()
     partition: tuple[PartitionField, ...] = ()
+    unwritable: str = ""
+    unreadable: str = ""
 
     def column(self, name: str) -> LakeColumn | None:
         """Return the column of this name, or None."""
         return next((column for column in self.columns if column.name == name), None)
+
+
+def check_readable(name: TableName, snapshot: Snapshot) -> None:
+    """Raise FeatureUnknown for a table whose files penstock cannot read."""
+    if snapshot.unreadable:
+        raise FeatureUnknown(
+            f"table {name} has {snapshot.unreadable}, which penstock does not read",
+            hint="Compare this table in Spark, and name the others to `penstock verify`.",
+            table=str(name),
+        )
+
+
+def check_writable(name: TableName, snapshot: Snapshot, *, hint: str) -> None:
+    """Raise FeatureUnknown for a table whose files penstock cannot replace. hint: what to do."""
+    if snapshot.unwritable:
+        raise FeatureUnknown(
+            f"table {name} has {snapshot.unwritable}: Spark writes its files, not penstock",
+            hint=hint,
+            table=str(name),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,6 +438,40 @@ class Commit:
     mark: Mark | None = None
     record: str | None = None
     operation: str = "batch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """Rows that Spark merges into a table, or puts in place of all of its rows.
+
+    Attributes:
+        base_version: The version that was looked at; the merge is refused if the table has another.
+        columns: The table's columns that rows are written with, by their names in the staged files.
+        key: Names in staged files of the columns of the key, in its order.
+        parts: Staged rows, as `WriterSpec.merges` says.
+        is_emptied: The rows replace all rows of the table.
+        mark: Kept with the commit; None if the rows are removed before a change of shape.
+    """
+
+    base_version: int
+    columns: Mapping[str, LakeColumn] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
+    parts: tuple[LakeRows, ...] = ()
+    is_emptied: bool = False
+    mark: Mark | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """Result of a merge.
+
+    Attributes:
+        snapshot: The table's new version.
+        found_count: Number of rows that were updated or deleted; None if the format does not tell.
+    """
+
+    snapshot: Snapshot
+    found_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -511,6 +580,16 @@ class LakeTable(Protocol):
         """
         raise FeatureNeeded(
             f"table {self.name} is committed alone: {commit.operation}", table=str(self.name)
+        )
+
+    def merge(self, merge: Merge) -> Merged:
+        """Merge rows by Spark, in one commit with the mark. Only if the URL says `apply=merge`.
+
+        Raises the errors of `commit`, and ValueRefused for a row that a rule of the table refuses.
+        """
+        raise FeatureNeeded(
+            f"table {self.name} cannot take rows by MERGE at version {merge.base_version}",
+            table=str(self.name),
         )
 
     def tag(self, tag: str, version: int, *, kept_us: int) -> None:
@@ -651,6 +730,7 @@ class WriterSpec:
             up, too, and no key is required to be found.
         is_emptied: The table is emptied in the same commit: no key is looked up.
         partition: See `Snapshot`.
+        merges: Spark merges the rows (`Merge`), so all files are Parquet files in `side_folder`.
     """
 
     table: TableName
@@ -667,6 +747,7 @@ class WriterSpec:
     overlaps: bool = False
     is_emptied: bool = False
     partition: tuple[PartitionField, ...] = ()
+    merges: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -685,6 +766,8 @@ class LakeRows(StagedRows):
             completed with the values at the found positions; empty if there are none.
         open_count: Number of those rows.
         side_bytes: Size of both side files.
+
+    If Spark merges the rows, side files are Parquet files, and `keys` has deleted keys alone.
     """
 
     adds: tuple[NewFile, ...] = ()

@@ -143,6 +143,13 @@ def _is_of_bridge(error: Exception) -> bool:
     return isinstance(error, OSError) or type(error).__module__.startswith(("py4j", "pyspark"))
 
 
+def java_path(location: str) -> str:
+    """Return a location as Hadoop's classes take it."""
+    if location.startswith("s3://"):
+        return f"s3a://{location.removeprefix('s3://')}"
+    return location
+
+
 def join_texts(jvm: Any, texts: Any) -> str:
     """Return a Java collection of texts as one, with a line break between two."""
     return str(jvm.java.lang.String.join("\n", texts))

@@ -29,6 +29,8 @@ from penstock.engines.lake.format import (
     LakeFormat,
     LakeTable,
     Mark,
+    Merge,
+    Merged,
     Prepared,
     Snapshot,
     WriterSpec,
@@ -118,6 +120,7 @@ class OpenLake:
         storage: Settings of the object store.
         partitions: By the source's name of a table the terms of [target] partition.
         tag_minutes: Shortest time between two tags; 0: there are none.
+        merges: Spark merges rows into the tables; their files are none of penstock's business.
         vacuum_hours: Age at which Delta's removed files are deleted.
         kept: Rows of the table of batches that are kept.
         state: State files.
@@ -162,6 +165,7 @@ class OpenLake:
         self.history_specs: dict[int, Any] = {}
         self.storage = parsed.s3
         self.partitions = parsed.partition
+        self.merges = parsed.merges
         self.vacuum_hours = parsed.vacuum_hours
         self.tag_minutes = parsed.tag_minutes
         self.kept = kept_rows(parsed)
@@ -395,6 +399,13 @@ class OpenLake:
         if facts != self._facts:
             self._facts = facts
             self.state.write_tables(facts)
+
+    def merge(self, name: TableName, merge: Merge) -> Merged:
+        """Merge rows into a table by Spark."""
+        with self._locks[name]:
+            merged = self.table(name).merge(merge)
+            self.versions[str(name)] = merged.snapshot.version
+            return merged
 
     def prepare(self, name: TableName, commit: Commit) -> Prepared:
         """Make all of a commit to a table but its last step."""

@@ -53,8 +53,8 @@ def problems(_section: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
 
 def target_problems(target: TargetSection) -> Iterator[tuple[str, str]]:
     """Yield wrong values of the keys in [target]: key and requirement."""
-    if target.apply is not Apply.POSITION:
-        yield "apply", 'must be "position": penstock does not apply batches by MERGE yet'
+    if target.apply is Apply.MERGE and target.history:
+        yield "history", 'must be false with apply = "merge": a history is written by position'
     seconds = target.batch_seconds
     if seconds is not None and not 0 < seconds <= BATCH_SECONDS_MAX:
         yield "batchSeconds", f"must be more than 0 and at most {BATCH_SECONDS_MAX}"

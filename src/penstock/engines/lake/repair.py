@@ -39,6 +39,7 @@ from penstock.engines.lake.format import (
     NewFile,
     Snapshot,
     WriterSpec,
+    check_writable,
     with_deletes,
 )
 from penstock.engines.lake.own_java import keep_java
@@ -150,6 +151,11 @@ class LakeRepair(RepairTarget):
                 hint=f"Copy it again: penstock table resync FILE {table.definition.name}",
             )
         snapshot = there.snapshot(refresh=True)
+        check_writable(
+            table.target,
+            snapshot,
+            hint=f"Copy it again: penstock table resync FILE {table.definition.name}",
+        )
         definition = table.definition
         engine = self._servers.source.engine
         relation = engine_with_types(engine).part(RELATION_OF_PART)(definition)

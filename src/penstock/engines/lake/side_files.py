@@ -1,7 +1,7 @@
 """Files of our own between staging and lookup: keys to look up, and rows to complete.
 
-They are Arrow streams in the lake's folder `_penstock`, written by one worker and read by others.
-A file that is lost with the machine is staged again.
+They are Arrow streams in the lake's folder `_penstock`, written by one worker and read by others;
+or Parquet files, which Spark reads. A file that is lost with the machine is staged again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from penstock.engines.lake.storage import file_system, is_local, path_in
 
@@ -24,15 +25,18 @@ class SideFile:
         size_bytes: Size of the file, once it is closed.
     """
 
-    def __init__(self, location: str, storage: Mapping[str, str]) -> None:
+    def __init__(
+        self, location: str, storage: Mapping[str, str], *, is_parquet: bool = False
+    ) -> None:
         """Keep the place."""
+        self._is_parquet = is_parquet
         self.location = ""
         self.row_count = 0
         self.size_bytes = 0
         self._wanted = location
         self._storage = storage
         self._sink: pa.NativeFile | None = None
-        self._writer: pa.RecordBatchStreamWriter | None = None
+        self._writer: pa.RecordBatchStreamWriter | pq.ParquetWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write rows, all of one schema. Raises OSError."""
@@ -43,7 +47,8 @@ class SideFile:
             if is_local(self._wanted):
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
             self._sink = file_system(self._wanted, self._storage).open_output_stream(path)
-            self._writer = pa.ipc.new_stream(self._sink, batch.schema)
+            open_writer = pq.ParquetWriter if self._is_parquet else pa.ipc.new_stream
+            self._writer = open_writer(self._sink, batch.schema)
             self.location = self._wanted
         self._writer.write_batch(batch)
         self.row_count += batch.num_rows

@@ -15,11 +15,12 @@ import structlog
 
 from penstock.engines.lake.format import PartitionField, WriterSpec
 from penstock.engines.lake.history_writer import LakeHistoryWriter
+from penstock.engines.lake.merging import key_missing
 from penstock.engines.lake.opened import OpenLake
 from penstock.engines.lake.partitions import show_terms, terms_of
 from penstock.engines.lake.shape import Planner, Shape, columns_for
 from penstock.engines.lake.state import StagedState
-from penstock.engines.lake.writer import LakeWriter
+from penstock.engines.lake.writer import LakeWriter, staged_columns
 from penstock.host import faults
 from penstock.model import TableName
 from penstock.ports import target as port
@@ -133,13 +134,15 @@ class LakeStaging(Staging):
     def _specify(self, one: MergeTable, token: str, source_engine: str) -> WriterSpec:
         lake = self._lake
         shape = self._plan(one, source_engine)
+        if lake.merges and not one.relation.key:
+            raise key_missing(one.source)
         return WriterSpec(
             table=one.source,
             target=one.target,
             relation=one.relation,
             source_engine=source_engine,
-            columns=columns_for(shape, one.relation),
-            data_folder=lake.table(one.target).data_folder,
+            columns=staged_columns(columns_for(shape, one.relation), merges=lake.merges),
+            data_folder=lake.side_folder if lake.merges else lake.table(one.target).data_folder,
             side_folder=lake.side_folder,
             stamp=secrets.randbits(62),
             token=token,
@@ -147,7 +150,8 @@ class LakeStaging(Staging):
             storage=lake.storage,
             overlaps=one.overlaps,
             is_emptied=one.is_emptied,
-            partition=self._partition(one),
+            partition=() if lake.merges else self._partition(one),
+            merges=lake.merges,
         )
 
     def _partition(self, one: MergeTable) -> tuple[PartitionField, ...]:

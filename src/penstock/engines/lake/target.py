@@ -78,7 +78,9 @@ class LakeTarget(Target):
             self._notes += applying.notes
         self._tags.add_if_due(self._lake, applying.versions, batch.after.gsn, self._executor)
         began = self._lake.clock.monotonic_s()
-        is_done = bool(keep_up(self._lake, applying.names, self._limits))
+        # Files that Spark writes may follow rules which penstock does not know.
+        tables = () if self._lake.merges else applying.names
+        is_done = bool(keep_up(self._lake, tables, self._limits))
         is_done |= self._expirer.step(applying.names)
         self._lake.note_tables(applying.names)
         if is_done:

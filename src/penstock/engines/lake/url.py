@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from penstock.engines.lake.object_store import S3A, complete_settings, is_on_s3
 from penstock.engines.lake.partitions import Term, parse_terms
 from penstock.host.errors import UrlInvalid
-from penstock.ports.config import TargetSection
+from penstock.ports.config import Apply, TargetSection
 
 DELTA = "delta"
 ICEBERG = "iceberg"
@@ -51,6 +51,7 @@ _CATALOG_CONF = "spark.sql.catalog."
 _SPARK_ONLY = frozenset({"cache-enabled"})
 _PLAIN_OPTIONS = frozenset(
     {
+        "apply",
         "formatVersion",
         "fileMegabytes",
         "history",
@@ -86,6 +87,7 @@ class LakeUrl:
         version_hours: Time for which the table of batches names versions; they can be read.
         vacuum_hours: Age at which Delta's removed files are deleted.
         history: Whether each table has a history beside it.
+        merges: Whether rows are applied by Spark's MERGE.
         partition: By the source's name of a table the terms by which it is partitioned.
     """
 
@@ -103,6 +105,7 @@ class LakeUrl:
     version_hours: float = DELTA_VERSION_HOURS
     vacuum_hours: float = VACUUM_HOURS_DEFAULT
     history: bool = False
+    merges: bool = False
     partition: Mapping[str, tuple[Term, ...]] = field(default_factory=dict)
 
     @property
@@ -164,6 +167,7 @@ def _parse_delta(scheme: str, place: str, query: Mapping[str, str]) -> LakeUrl:
         version_hours=float(query.get("versionHours", DELTA_VERSION_HOURS)),
         vacuum_hours=float(query.get("vacuumHours", VACUUM_HOURS_DEFAULT)),
         history=query.get("history") == "true",
+        merges=query.get("apply") == Apply.MERGE,
         partition=_partition(query, has_transforms=False),
     )
 
@@ -202,6 +206,7 @@ def _parse_iceberg(place: str, query: Mapping[str, str]) -> LakeUrl:
         version_hours=float(query.get("versionHours", ICEBERG_VERSION_HOURS)),
         tag_minutes=float(query.get("tagMinutes", 0)),
         history=query.get("history") == "true",
+        merges=query.get("apply") == Apply.MERGE,
         partition=_partition(query, has_transforms=True),
     )
 
@@ -230,6 +235,12 @@ def _check_query(query: Mapping[str, str]) -> None:
         if name == "tagMinutes" and not (_NUMBER.match(value) and float(value) <= TAG_MINUTES_MAX):
             raise UrlInvalid(
                 f"tagMinutes is {value}", hint=f"Write a number from 0 to {TAG_MINUTES_MAX}."
+            )
+        if name == "apply" and value not in tuple(Apply):
+            raise UrlInvalid(f"apply is {value}", hint="Write position or merge.")
+        if name == "apply" and value == Apply.MERGE and query.get("history") == "true":
+            raise UrlInvalid(
+                "a history is written by position, not by MERGE", hint="Leave history=true out."
             )
         if name == "history" and value not in ("true", "false"):
             raise UrlInvalid(f"history is {value}", hint="Write true or false.")
@@ -291,6 +302,8 @@ def complete_url(target: TargetSection, conf: Mapping[str, str]) -> str:
         added["tagMinutes"] = f"{target.tag_minutes:.6f}"
     if target.vacuum_hours is not None:
         added["vacuumHours"] = f"{target.vacuum_hours:.6f}"
+    if target.apply is not Apply.POSITION:
+        added["apply"] = str(target.apply)
     if target.history:
         added["history"] = "true"
     if target.partition:

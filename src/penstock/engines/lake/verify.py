@@ -18,7 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.engines.lake import images
-from penstock.engines.lake.format import Catalogue, LakeColumn, LakeFormat, LiveFile, Snapshot
+from penstock.engines.lake.format import (
+    Catalogue,
+    LakeColumn,
+    LakeFormat,
+    LiveFile,
+    Snapshot,
+    check_readable,
+)
 from penstock.engines.lake.own_java import open_java
 from penstock.engines.lake.rows import read_rows
 from penstock.engines.lake.url import parse_url
@@ -69,6 +76,7 @@ class LakeVerifyReader(VerifyReader):
         if found is None:
             raise table_gone(table, side)
         snapshot = self._snapshots[table] = found.snapshot(refresh=True)
+        check_readable(table, snapshot)
         count = sum(file.row_count - file.dead_count for file in snapshot.files)
         groups = list(_group(snapshot.files, self._part_bytes)) or [(0, 0, 0)]
         parts = tuple(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +34,15 @@ BITMAP, COUNT = "absent", "count"
 """Names of the columns of side files that are not columns of the table."""
 
 
+def unpack_bitmaps(bitmaps: pa.Array, column_count: int) -> Flags:
+    """Return one row of flags for each bitmap: true if a column was not sent."""
+    width = (column_count + 7) // 8
+    joined = b"".join(one.ljust(width, b"\0")[:width] for one in bitmaps.to_pylist())
+    packed = np.frombuffer(joined, np.uint8).reshape(-1, width)
+    bits = np.unpackbits(packed, axis=1, count=column_count, bitorder="little")
+    return bits.astype(np.bool_)
+
+
 def key_field(place: int) -> str:
     """Return the name of a key column in a side file. place: in the key."""
     return f"key{place}"
@@ -42,6 +51,23 @@ def key_field(place: int) -> str:
 def row_field(index: int) -> str:
     """Return the name of a table's column in a side file. index: in the relation."""
     return f"row{index}"
+
+
+def flag_field(name: str) -> str:
+    """Return the name of the column that says whether another one was not sent."""
+    return f"absent_{name}"
+
+
+def staged_columns(
+    columns: Sequence[LakeColumn | None], *, merges: bool
+) -> tuple[LakeColumn | None, ...]:
+    """Return a table's columns as rows are staged with. merges: see `WriterSpec`."""
+    if not merges:
+        return tuple(columns)
+    return tuple(
+        None if one is None else replace(one, physical=row_field(index), field_id=0, initial=None)
+        for index, one in enumerate(columns)
+    )
 
 
 class Converter:
@@ -103,8 +129,10 @@ class LakeWriter(StagingWriter):
         """Stage the rows of a task. Raises StagingFailed, ValueRefused."""
         spec = self.spec
         name = f"{spec.token}-{rows.part}-{secrets.token_hex(4)}"
-        keys = SideFile(f"{spec.side_folder}/{name}.keys", spec.storage)
-        open_rows = SideFile(f"{spec.side_folder}/{name}.open", spec.storage)
+        keys = SideFile(f"{spec.side_folder}/{name}.keys", spec.storage, is_parquet=spec.merges)
+        open_rows = SideFile(
+            f"{spec.side_folder}/{name}.open", spec.storage, is_parquet=spec.merges
+        )
         converter = Converter(spec)
         data = open_rows_writer(
             f"{spec.data_folder}/{name}",
@@ -212,7 +240,7 @@ class _Part:
             key = [columns[index] for index in spec.relation.key]
             if not may_be_there.all():
                 key = [one.filter(pa.array(may_be_there)) for one in key]
-            self._look_up(key)
+            self._look_up(key, is_deleted=False)
         if bitmaps.null_count < len(bitmaps):
             is_open = bitmaps.is_valid()
             self._wait(batch, columns, bitmaps, is_open)
@@ -233,22 +261,30 @@ class _Part:
             self._converter.convert(batch.column(2 + place), index).filter(is_open)
             for place, index in enumerate(key)
         ]
-        names = [BITMAP, *(key_field(place) for place in range(len(key)))]
+        names = [key_field(place) for place in range(len(key))]
         names += map(row_field, columns)
         rows = [one.filter(is_open) for one in columns.values()]
-        arrays = [bitmaps.filter(is_open), *origin, *rows]
+        absent = bitmaps.filter(is_open)
+        if self._spec.merges:
+            flags = unpack_bitmaps(absent, len(self._spec.relation.columns))
+            names = [*(flag_field(row_field(index)) for index in columns), *names]
+            arrays = [*(pa.array(flags[:, index]) for index in columns), *origin, *rows]
+        else:
+            names = [BITMAP, *names]
+            arrays = [absent, *origin, *rows]
         self._open_rows.write(pa.RecordBatch.from_arrays(arrays, names=names))
         self._widen_key(origin)
 
     def _column(self, batch: pa.RecordBatch, index: int) -> pa.Array:
         return self._converter.convert(batch.column(self._layout.first + index), index)
 
-    def _look_up(self, key: Sequence[pa.Array]) -> None:
-        """Take keys that may have a row in the lake."""
+    def _look_up(self, key: Sequence[pa.Array], *, is_deleted: bool = True) -> None:
+        """Take keys that may have a row in the lake. Spark finds those of rows by the rows."""
         if self._spec.is_emptied or not len(key[0]):
             return
         names = [key_field(place) for place in range(len(key))]
-        self._keys.write(pa.RecordBatch.from_arrays(list(key), names=names))
+        if is_deleted or not self._spec.merges:
+            self._keys.write(pa.RecordBatch.from_arrays(list(key), names=names))
         self.key_count += len(key[0])
         self._widen_key(key)
 

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 from pymysql.cursors import Cursor
 
-from penstock.codec.types import NO_CHOICES, Choices
+from penstock.codec.types import NO_CHOICES, Choices, Engine
 from penstock.codec.types import Mapping as TypeMapping
 from penstock.engines.mysql.connect import (
     Connection,
@@ -50,7 +50,12 @@ from penstock.engines.mysql.target.refusals import (
 from penstock.engines.mysql.target.reshape import Changes, Reshaping, may_keep, types_of
 from penstock.engines.mysql.target.row_events import RowsFile, files_of, pieces_of
 from penstock.engines.mysql.target.send import PACKET_BYTES, load_local
-from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require
+from penstock.engines.mysql.target.target import (
+    TargetTable,
+    accepting_documents,
+    read_target_tables,
+    require,
+)
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import StatementFailed
@@ -397,8 +402,10 @@ class MySQLTarget(SqlTarget):
                 for spec in sorted(phase.merges, key=lambda spec: spec.table)
                 if spec.counts.upserts or spec.counts.deletes
             ]
+            is_from_mysql = self._source_engine in (Engine.MYSQL, Engine.MARIADB)
             for merge in merges:
-                _TableApply(self, merge).run()
+                with accepting_documents(self.connection, merge.table, is_from_mysql=is_from_mysql):
+                    _TableApply(self, merge).run()
             for spec in phase.merges:
                 self._fill_new(spec, last.get(spec.table))
 

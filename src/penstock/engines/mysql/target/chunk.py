@@ -39,9 +39,14 @@ from penstock.engines.mysql.target.send import (
     not_of_labels,
     warnings_said,
 )
+from penstock.engines.mysql.target.target import (
+    TargetTable,
+    accepting_documents,
+    read_target_tables,
+)
 from penstock.host import faults
 from penstock.host.errors import ConnectionLost
-from penstock.model import PenstockError
+from penstock.model import PenstockError, TableName
 from penstock.ports.bulk import (
     APPLICATION_NAME,
     BulkReader,
@@ -133,6 +138,7 @@ class MySQLWriter(BulkWriter):
             local_infile=True,
         )
         self._progress = MySQLProgress(self._connection)
+        self._tables: dict[TableName, TargetTable] = {}
         self._said: tuple[int, str] | None = None  # the chunk's first warning
         self._other: tuple[int, str] | None = None  # the first not about the 0 of an ENUM
         doing = "looking at the target"
@@ -179,12 +185,15 @@ class MySQLWriter(BulkWriter):
     def _load(self, task: ChunkTask, reader: BulkReader) -> int:
         lines = reader.lines(task, LineDialect.LOAD_DATA)
         self._said = self._other = None
-        if self._takes_files:
-            taken, warnings = load_local(self._connection, load_sql(task), iter(lines))
-            if warnings:
-                warnings = self._warnings(task)
-        else:
-            taken, warnings = self._insert(task, lines)
+        table = self._table(task.target)
+        is_from_mysql = isinstance(reader, MySQLBulkReader)
+        with accepting_documents(self._connection, table, is_from_mysql=is_from_mysql):
+            if self._takes_files:
+                taken, warnings = load_local(self._connection, load_sql(task), iter(lines))
+                if warnings:
+                    warnings = self._warnings(task)
+            else:
+                taken, warnings = self._insert(task, lines)
         if warnings and (self._other or warnings != _without_label(task, reader)):
             raise _value_refused(task, *(self._other or self._said or (0, "")))
         if taken != lines.row_count:
@@ -196,6 +205,14 @@ class MySQLWriter(BulkWriter):
                 taken=taken,
             )
         return taken
+
+    def _table(self, name: TableName) -> TargetTable | None:
+        """Return the target's table, which is looked at once; None on MySQL."""
+        if not self._connection.server.is_mariadb:
+            return None
+        if name not in self._tables:
+            self._tables |= read_target_tables(self._connection, [name])
+        return self._tables.get(name)
 
     def _warnings(self, task: ChunkTask) -> int:
         """Return the number of warnings of the last statement; remember the first ones."""

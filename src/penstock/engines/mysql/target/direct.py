@@ -147,11 +147,10 @@ def event_table(merge: MergeSql, server_id: int) -> EventTable | None:
     """Return how a table's rows are sent as events; None if they cannot be."""
     table, relation = merge.table, merge.merge.relation
     checks = set(table.checks)
-    documents = {f"json_valid({quote(column.name)})": column.name for column in table.columns}
     if (
         merge.strategy is not MergeStrategy.UPSERT
         or table.triggers
-        or not checks <= documents.keys()
+        or not checks <= table.documents.keys()
         or table.is_versioned
         or table.engine.lower() != "innodb"
         or merge.merge.dropped

@@ -7,12 +7,15 @@ Not here: creating and altering tables (`schema.py`, `alter.py`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.engines.mysql.connect import Connection, literal, quote, rows, value
-from penstock.model import TableName
+import pymysql
+
+from penstock.engines.mysql.connect import Connection, literal, quote, rows, run, value
+from penstock.model import PenstockError, TableName
 from penstock.ports.target import TargetTableMissing
 
 CHARACTER = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
@@ -125,6 +128,16 @@ class TargetTable:
         """Return the quoted, qualified name."""
         return quote(*self.name)
 
+    @property
+    def documents(self) -> Mapping[str, str]:
+        """The check that MariaDB makes for a column of JSON, with the column's name."""
+        return {f"json_valid({quote(column.name)})": column.name for column in self.columns}
+
+    @property
+    def checks_documents(self) -> bool:
+        """Return whether it has checks, all of them MariaDB's own for columns of JSON."""
+        return bool(self.checks) and set(self.checks) <= self.documents.keys()
+
 
 def read_target_tables(
     connection: Connection, names: Iterable[TableName]
@@ -171,6 +184,30 @@ def read_target_tables(
                     is_versioned=tables[key]["table_type"] == "SYSTEM VERSIONED",
                 )
     return found
+
+
+@contextmanager
+def accepting_documents(
+    connection: Connection, table: TargetTable | None, *, is_from_mysql: bool
+) -> Iterator[None]:
+    """Have MariaDB store what a source of its kind has in columns of JSON, as its replicas do.
+
+    A column that is added as `json not null` has an empty text in the rows that are there, which is
+    no document: the source does not check it, and the target's check would refuse it. Checks that
+    are not MariaDB's own are made.
+    """
+    if table is None or not table.checks_documents or not is_from_mysql:
+        yield
+        return
+    checking = "set session check_constraint_checks = "
+    run(connection, f"{checking}0", doing="setting up the session")
+    try:
+        yield
+    except BaseException:
+        with suppress(pymysql.Error, PenstockError):  # the connection may be lost
+            run(connection, f"{checking}1", doing="setting up the session")
+        raise
+    run(connection, f"{checking}1", doing="setting up the session")
 
 
 def require(tables: dict[TableName, TargetTable], name: TableName) -> TargetTable:

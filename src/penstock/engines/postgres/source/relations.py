@@ -368,16 +368,7 @@ class RelationResolver:
         if relation is None or not (relation.unique or self.reloads):
             return relation
         live = self._read(message.source_id)
-        found = relation
-        if live is None:
-            found = replace(found, unique=())  # it is not known which of them are left
-        elif relation.unique:
-            there = {frozenset(key) for key in UniqueKey.columns_of(live.unique_keys)}
-            left = tuple(key for key in relation.unique if frozenset(key) in there)
-            found = replace(found, unique=left)
-        if live is not None:
-            loose = {column.id for column in live.columns if not column.not_null}
-            found = replace(found, columns=_loosen(found.columns, loose))
+        found = _loosen(relation, live)
         if (
             live is not None
             and self.reloads
@@ -418,10 +409,12 @@ class RelationResolver:
             raise TableWithoutColumns(definition.name)
         relation = self._build(message, definition, live)
         if is_gone:
-            # Unknown are the unique keys that these rows had; without any, no row is refused.
-            relation = replace(relation, unique=())
+            relation = _loosen(relation, None)
         if self.reloads:
             relation = self._explain(message, relation, definition, live)
+        if live is None and not is_gone and _is_strict(relation):
+            # The definition is older than the message.
+            relation = _loosen(relation, self._read(message.source_id))
         if not self._key_holds(message):
             # Only the whole row is a key both before and after the primary key changed.
             relation = replace(relation, key=())
@@ -868,11 +861,29 @@ def _facts_of(
         )
 
 
-def _loosen(columns: Iterable[Column], loose: Collection[int]) -> tuple[Column, ...]:
-    """Return the columns without the NOT NULLs that columns of these numbers have no more."""
-    return tuple(
-        replace(column, nullable=column.nullable or column.id in loose) for column in columns
+def _is_strict(relation: Relation) -> bool:
+    """Return whether a relation has rules that its rows may break if they were dropped."""
+    return bool(relation.unique) or any(not column.nullable for column in relation.columns)
+
+
+def _loosen(relation: Relation, live: TableDefinition | None) -> Relation:
+    """Return a relation without the unique keys and NOT NULLs that its table has no more.
+
+    live: None if the table is gone. It is not known then which keys its rows had; without any, no
+    row is refused.
+    """
+    if live is None:
+        return replace(relation, unique=())
+    unique = relation.unique
+    if unique:
+        there = {frozenset(key) for key in UniqueKey.columns_of(live.unique_keys)}
+        unique = tuple(key for key in unique if frozenset(key) in there)
+    loose = {column.id for column in live.columns if not column.not_null}
+    columns = tuple(
+        replace(column, nullable=column.nullable or column.id in loose)
+        for column in relation.columns
     )
+    return replace(relation, unique=unique, columns=columns)
 
 
 def _numbers_of(
