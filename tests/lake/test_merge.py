@@ -95,7 +95,9 @@ class Merging:
         for row in rows_of(self.side.read(BATCHES)):
             for name, version in json.loads(row["versions"] or "{}").items():
                 table = TableName(*name.split("."))
-                found = content_of(rows_of(self.side.read(table, version)))
+                # A table of Iceberg without a snapshot has no rows.
+                read = rows_of(self.side.read(table, version)) if version else []
+                found = content_of(read)
                 assert found == self.shop.states[int(row["position"])][table], (row["gsn"], name)
                 checked += 1
         assert checked >= len(self.shop.tables)
@@ -300,8 +302,8 @@ def test_a_table_of_others_keeps_its_features(merging: Merging) -> None:
     loader.close()
     if isinstance(merging.side, DeltaSide):
         history = side_sql(merging.side, f"describe history {merging.side.sql_name(ORDERS)}")
-        # The record alone was committed by penstock itself.
-        assert [one["operation"] for one in history].count("STREAMING UPDATE") == 1
+        # The record alone was committed by penstock itself: adopted, and of the log.
+        assert [one["operation"] for one in history].count("STREAMING UPDATE") == 2
     merging.shop.log.writer.close()
 
 

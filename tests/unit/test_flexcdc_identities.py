@@ -195,6 +195,22 @@ def test_a_column_holds_the_rows_of_each_shape_of_a_transaction(session: Dying) 
     assert (session.shape(changelog) or {})["v"].lower() == "text"
 
 
+@pytest.mark.parametrize("number", [2, 0])
+def test_bytes_of_a_retyped_column_have_a_column_of_their_own(session: Dying, number: int) -> None:
+    """One transaction has rows with bytes, and rows with numbers, in one column."""
+    found = start_changelogs(session)
+    before, after = shape(1, id=1, a=number), shape(2, id=1, a=number)
+    blob = replace(before.columns[1], source_type="blob", neutral="binary")
+    before = replace(before, columns=(before.columns[0], blob))
+    found.ensure(before, drops=False)
+    fitting = found.fit_to(before, after)
+    assert [column.name for column in fitting.columns] == ["id", f"a_penstock_{number}"]
+    found.ensure(fitting, drops=False, beside=[fitting, after])
+    found.ensure(after, drops=False, beside=[fitting, after])
+    assert columns(session) == ["id", "a", f"a_penstock_{number}"]
+    assert found.fit_names(before) == fitting
+
+
 def test_a_table_created_again_in_a_transaction_keeps_the_names_of_earlier_rows(
     session: Dying,
 ) -> None:

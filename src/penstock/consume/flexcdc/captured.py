@@ -54,6 +54,9 @@ logger = structlog.get_logger()
 # Flexviews' own tables, with the results of its computations on changelogs.
 _DELTA = "_delta"
 
+BYTES = "binary"
+"""Neutral type of columns whose values are no text."""
+
 
 class ChangelogMissing(PenstockError):
     """A changelog's table does not exist, although the state says that its table is captured."""
@@ -359,7 +362,9 @@ class Changelogs:
     def fit_to(self, relation: Relation, later: Relation) -> Relation:
         """Return a relation whose columns have the names of a later version of the table.
 
-        A column that the later version lacks gets a free name if another column took its name.
+        A column that the later version lacks gets a free name if another column took its name. So
+        does a column of bytes that the later version has as another type, or the other way round:
+        no type holds both.
         """
         fold = self._session.fold
         is_same = relation.source_id == later.source_id  # else the table was created again
@@ -367,13 +372,19 @@ class Changelogs:
         taken = {fold(name) for name in names.values()}
         used = {fold(names[one.id]) for one in relation.columns if one.id in names}
 
-        def name_of(column: Column) -> str:
-            if column.id in names:
-                return names[column.id]
-            is_free = fold(column.name) not in (taken if column.id else used)
-            return column.name if is_free else name_aside(column.name, column.id)
+        has_bytes = {fold(column.name): column.neutral == BYTES for column in later.columns}
 
-        columns = tuple(replace(column, name=name_of(column)) for column in relation.columns)
+        def fit(column: Column) -> Column:
+            name = names.get(column.id, column.name)
+            is_taken = fold(name) in (taken if column.id else used) and column.id not in names
+            if is_taken:
+                return replace(column, name=name_aside(name, column.id))
+            is_bytes = column.neutral == BYTES
+            if has_bytes.get(fold(name), is_bytes) != is_bytes:
+                return replace(column, name=name_aside(name, column.id), id=0)
+            return replace(column, name=name)
+
+        columns = tuple(map(fit, relation.columns))
         return relation if columns == relation.columns else replace(relation, columns=columns)
 
     def _common_types(

@@ -341,10 +341,11 @@ class BatchApply:
                 work.snapshot = None
                 self._look_at(work, refresh=True)
 
-    def _look_at(self, work: TableWork, *, refresh: bool = False) -> None:
+    def _look_at(self, work: TableWork, *, refresh: bool = False, attempt: int = 1) -> None:
         """Read the table's newest version, and plan the change of its shape.
 
-        Raises AppliedByAnother if it has changes that the batch has too.
+        attempt: at its change of shape. Raises AppliedByAnother if it has changes that the batch
+        has too.
         """
         lake = self._lake
         snapshot = lake.snapshot(work.name, refresh=refresh)
@@ -360,7 +361,7 @@ class BatchApply:
         work.plan = self._plan(work, Shape.of(snapshot, record), snapshot)
         self._check_columns(work)
         if lake.merges:
-            self._alter(work)
+            self._alter(work, attempt)
         else:
             self._fill(work)
 
@@ -385,15 +386,25 @@ class BatchApply:
         )
         return planner.plan(shape, work.relation, snapshot)
 
-    def _alter(self, work: TableWork) -> None:
-        """Commit the change of shape before the rows, which Spark commits."""
+    def _alter(self, work: TableWork, attempt: int) -> None:
+        """Commit the change of shape before the rows, which Spark commits.
+
+        Look again if another writer was faster.
+        """
         plan, snapshot = work.plan, work.snapshot
         assert plan is not None, "it was planned"
         assert snapshot is not None, "it was looked at"
         faults.point("lake.alter.before")
-        with _needed_features():
-            if not alter_table(self._lake, work.name, snapshot, plan, is_emptied=work.is_emptied):
-                return
+        is_emptied = work.is_emptied
+        try:
+            with _needed_features():
+                if not alter_table(self._lake, work.name, snapshot, plan, is_emptied=is_emptied):
+                    return
+        except CommitRefused:
+            if attempt == COMMITS_MAX:
+                raise
+            self._look_at(work, refresh=True, attempt=attempt + 1)
+            return
         faults.point("lake.alter.after")
         self._records[work.name] = plan.shape.record
         self.notes += plan.notes
