@@ -277,8 +277,9 @@ class SegmentWalk:
                 for one in shaping.beside
                 if (one.schema, one.name) == (last.schema, last.name)
             ]
-            fitted = self._changelogs.fit_to(relation, last)
-            self._changelogs.ensure(fitted, drops=False, beside=beside)
+            set_aside = [one for one in beside if one not in shaping.beside]
+            for fitted in (*set_aside, self._changelogs.fit_to(relation, last)):
+                self._changelogs.ensure(fitted, drops=False, beside=beside)
         self._to_drop += latest.values()
 
     def _shape_latest(self) -> None:
