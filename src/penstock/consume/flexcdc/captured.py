@@ -374,7 +374,7 @@ class Changelogs:
 
         has_bytes = {fold(column.name): column.neutral == BYTES for column in later.columns}
 
-        def fit(column: Column) -> Column:
+        def rename(column: Column) -> Column:
             name = names.get(column.id, column.name)
             is_taken = fold(name) in (taken if column.id else used) and column.id not in names
             if is_taken:
@@ -384,7 +384,7 @@ class Changelogs:
                 return replace(column, name=name_aside(name, column.id), id=0)
             return replace(column, name=name)
 
-        columns = tuple(map(fit, relation.columns))
+        columns = tuple(map(rename, relation.columns))
         return relation if columns == relation.columns else replace(relation, columns=columns)
 
     def _common_types(
