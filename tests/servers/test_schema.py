@@ -139,6 +139,19 @@ def test_tables_are_made_in_the_mapped_schema(target: psycopg.Connection) -> Non
     assert (row[0], row[1], str(row[2])) == (1, "so.so", "2.400")
 
 
+def test_an_index_whose_name_is_taken_gets_another(target: psycopg.Connection) -> None:
+    """A copy of the table has them that has the table's previous name."""
+    target.execute("create table public.earlier (note text unique, mood text)")
+    target.execute("alter index public.earlier_note_key rename to customer_note_key")
+    target.execute("create index customer_mood on public.earlier (mood)")
+    schema.create_tables(target, [CUSTOMER], {})
+    made = schema.add_keys(target, CUSTOMER, {})
+    assert made == ["primary key", "customer_customer_note_key", "customer_customer_mood"]
+    assert schema.add_keys(target, CUSTOMER, {}) == []
+    found = read_target_tables(target, [TableName("public", "customer")])
+    assert len(found[TableName("public", "customer")].unique) == 2
+
+
 def test_a_table_that_is_there_is_checked_and_left_alone(target: psycopg.Connection) -> None:
     """All columns that differ are named, and nothing is created."""
     target.execute("create table public.customer (id bigint, price numeric(10,2), extra int)")

@@ -133,7 +133,7 @@ def _shared_kind(source: Side, of_type: str, target: Side, kept: str | None) -> 
 
     kept: the changelog's type, None if it has no such column.
     """
-    kind = kind_of_value(source.kind, of_type)
+    kind = "int" if of_type.endswith("posint") else kind_of_value(source.kind, of_type)
     wider = kind if kept is None else kind_of_value(target.kind, kept)
     return wider if (kind, wider) == ("int", "decimal") else kind
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import psycopg
 import structlog
@@ -46,6 +46,7 @@ from penstock.ports.target import (
 logger = structlog.get_logger(__name__)
 
 INDEX_MEMORY = "256MB"
+NAME_BYTES = 63
 
 _SEQUENCE = re.compile(r"nextval\('((?:[^']|'')+)'::regclass\)\Z")
 
@@ -440,19 +441,45 @@ def add_keys(
             connection.execute(f"alter table {quote(*name)} add primary key ({columns}){later}")
             made.append("primary key")
     for key in definition.unique_keys:
-        if key.name in present:
+        free = _free_name(connection, key.name, name)
+        if present.keys() & {key.name, free}:
             continue
+        key = replace(key, name=free, definition=_under_name(key.definition, free))
         with _unless_lacking(name, f"unique key {key.name}"), connection.transaction():
             for statement in unique_key_sql(key, name, namespaces):
                 connection.execute(statement)
             made.append(key.name)
     for sql in definition.indexes:
         index = _index_name(sql)
-        if index not in present:
+        free = _free_name(connection, index, name)
+        if not present.keys() & {index, free}:
             with _unless_lacking(name, f"index {index}"), connection.transaction():
-                connection.execute(index_sql(sql, namespaces))
-                made.append(index)
+                connection.execute(index_sql(_under_name(sql, free), namespaces))
+                made.append(free)
     return made
+
+
+def _free_name(connection: psycopg.Connection, index: str, table: TableName) -> str:
+    """Return a name for an index of a table: its own, unless another relation there has it.
+
+    The copy of a table may have it that was renamed at the source before it was copied again.
+    """
+    row = connection.execute(
+        "select 1 from pg_class c left join pg_index i on i.indexrelid = c.oid"
+        " where c.relname = %s and c.relnamespace = to_regnamespace(%s)"
+        " and i.indrelid is distinct from to_regclass(%s)",
+        (index, quote(table.schema), quote(*table)),
+    ).fetchone()
+    if row is None:
+        return index
+    return f"{table.name}_{index}".encode()[:NAME_BYTES].decode(errors="ignore")
+
+
+def _under_name(definition: str, name: str) -> str:
+    """Return the definition of an index with another name."""
+    if _index_name(definition) == name:
+        return definition
+    return _INDEX.sub(lambda match: match[0].replace(match[1], quote(name), 1), definition, count=1)
 
 
 @contextmanager
