@@ -207,11 +207,12 @@ def _try_keys(
     statements = [key.definition for key in definition.unique_keys]
     for sql in (*statements, *definition.indexes):
         if not _PLAIN_INDEX.search(sql):
+            free = _free_name(connection, _index_name(sql), name)
             with (
                 ddl_errors(f"adding index {_index_name(sql)} of {name}"),
                 connection.transaction(force_rollback=True),
             ):
-                connection.execute(index_sql(sql, namespaces))
+                connection.execute(index_sql(_under_name(sql, free), namespaces))
 
 
 def _column_sql(
