@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,10 +144,22 @@ def read_images(target: Side, log: str, kinds: dict[str, str]) -> list[tuple[int
     """Return number, kind and row of each image, in order; the old row first for one number."""
     read = target.texts(DATABASE, log, {GSN: "int", DML: "int", **kinds})
     images = [
-        (int(str(gsn)), int(str(dml)), neutral_row(list(kinds.values()), tuple(row)))
+        (
+            int(str(gsn)),
+            int(str(dml)),
+            neutral_row(list(kinds.values()), _without_zeros(kinds, row)),
+        )
         for gsn, dml, *row in read
     ]
     return sorted(images, key=lambda image: image[:2])
+
+
+def _without_zeros(kinds: dict[str, str], row: Sequence[Any]) -> Row:
+    """Return a row whose truth values have no digits, as a column that was a decimal keeps them."""
+    return tuple(
+        re.sub(r"\.0+$", "", value) if kind == "bool" and isinstance(value, str) else value
+        for kind, value in zip(kinds.values(), row, strict=True)
+    )
 
 
 def _value_differences(
