@@ -203,3 +203,29 @@ def test_moves_settle() -> None:
             last = found[0]
         else:
             raise AssertionError(f"{wanted} comes to no end")
+
+
+class _Asked:
+    """Stager that is asked for a batch."""
+
+    is_asked = True
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("distance", "batch", "waits"),
+    [(3, 0, True), (4, 0, False), (26, 26, True), (27, 26, False), (4, 1, False)],
+)
+def test_the_others_wait_for_a_table_no_longer_than_for_a_batch(
+    tmp_path: Path, distance: int, batch: int, waits: bool
+) -> None:
+    """Slow batches leave many segments between a table and the others, which must meet once."""
+    flow = TableSyncFlow(tmp_path, None, None)
+    flow.set_rows({T: row(SyncState.CATCHING_UP, applied=Applied(segment=7))})
+    flow._ahead, flow._joining = _Asked(), T  # type: ignore[assignment]
+    flow.note_batch(batch)
+    applied = Applied(segment=7 + distance)
+    assert flow.is_near(applied) is waits
+    assert flow.is_meeting(applied) is waits

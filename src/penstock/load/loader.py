@@ -418,6 +418,7 @@ class Loader:
                 self.state.note_alteration(str(note.table), note.text)
             else:
                 self._options.on_note(SchemaChangeNotApplied.of(str(note.table), note.text))
+        self._table_syncs.note_batch(staged.after.segment - self._applied.segment)
         self._applied = staged.after
         if not staged.is_cut:
             self._log_end = staged.after.position

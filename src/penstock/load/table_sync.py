@@ -191,6 +191,7 @@ class TableSyncFlow:
         self._answers = Follower(state_directory / CAPTURED_FILE, CaptureAnswers(), files)
         self._ahead: StagePrefetch | None = None
         self._joining: TableName | None = None
+        self._batch_segments = 0
 
     # -- what the common batches must know ---------------------------------------------------
 
@@ -300,10 +301,21 @@ class TableSyncFlow:
         segments.
         """
         return any(
-            row.state is SyncState.CATCHING_UP
-            and applied.segment - row.applied.segment <= NEAR_SEGMENTS
+            row.state is SyncState.CATCHING_UP and self._may_wait(row, applied)
             for row in self.rows.values()
         )
+
+    def note_batch(self, segment_count: int) -> None:
+        """Note how many segments the newest batch of the others had."""
+        self._batch_segments = segment_count
+
+    def _may_wait(self, row: TableSync, applied: Applied) -> bool:
+        """Return whether the others may wait for a table: no longer than a batch of theirs takes.
+
+        Where batches are slow, there are always many segments between the two.
+        """
+        distance = applied.segment - row.applied.segment
+        return distance <= max(NEAR_SEGMENTS, self._batch_segments)
 
     def is_near(self, applied: Applied) -> bool:
         """Return whether a batch is being staged that may bring a table to the others' position."""
@@ -312,7 +324,7 @@ class TableSyncFlow:
             row is not None
             and self._ahead is not None
             and self._ahead.is_asked
-            and applied.segment - row.applied.segment <= NEAR_SEGMENTS
+            and self._may_wait(row, applied)
         )
 
     def _next_joining(self, applied: Applied) -> TableSync | None:
