@@ -37,9 +37,11 @@ from plugins.shared import SharedSpark
 
 pytestmark = pytest.mark.spark
 
-ROUNDS = 6
+ROUNDS = 7
 ORDERS = TableName("public", "orders")
 POINTS = (
+    "lake.alter.before",  # the first batch records the log's shapes
+    "lake.alter.after",
     "lake.stage.recorded",
     "lake.commit.before",
     "lake.commit.after",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from penstock.engines.lake import checks
 from penstock.engines.lake.checks import CHECKS, LakeSubject
 from penstock.engines.lake.jars import ICEBERG_JARS, LakeJarsMissing, find_jars
 from penstock.engines.lake.url import parse_url
+from penstock.model import TableName
 from penstock.ports.checks import Finding, Looked
 from penstock.ports.registry import PartMissing
 from penstock.ports.tables import plan_notes, tables_at
@@ -186,6 +188,17 @@ def test_a_catalogue_that_does_not_answer(tmp_path: Path) -> None:
     (found,) = look(subject_of(f"{sqlite}/no/c.db"), "LC07")
     assert "there is no folder" in found.what
     assert look(subject_of("delta+file:///lake"), "LC07") == []
+
+
+def test_tables_without_a_key_cannot_be_merged() -> None:
+    """Name each of them, if Spark merges rows."""
+    merges = subject_of("delta+file:///lake?apply=merge")
+    events = TableName("public", "events")
+    assert look(merges, "LC09") == []
+    (found,) = look(replace(merges, keyless=(events,)), "LC09")
+    assert "public.events has no key" in found.what
+    assert 'apply = "position"' in found.command
+    assert look(replace(subject_of("delta+file:///lake"), keyless=(events,)), "LC09") == []
 
 
 def test_versions_that_end_too_early() -> None:

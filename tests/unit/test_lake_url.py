@@ -154,7 +154,11 @@ def test_keys_of_lakes_are_not_shown_for_a_database(tmp_path: Path) -> None:
     [
         ('url = "postgresql://u@h2/d"\nbatchSeconds = 1', ConfigOtherEngine, "this target is Post"),
         ('url = "delta+file:///l"\nformatVersion = 3', ConfigOtherEngine, "of Apache Iceberg"),
-        ('url = "delta+file:///l"\napply = "merge"', ConfigValueInvalid, "apply must be"),
+        (
+            'url = "delta+file:///l"\napply = "merge"\nhistory = true',
+            ConfigValueInvalid,
+            "history must be",
+        ),
         ('url = "delta+file:///l"\nbatchSeconds = 0', ConfigValueInvalid, "batchSeconds"),
         ('url = "delta+file:///l"\nfileMegabytes = 0', ConfigValueInvalid, "fileMegabytes"),
         ('url = "iceberg://lake/s"\nformatVersion = 1', ConfigValueInvalid, "must be 2 or 3"),

@@ -52,6 +52,7 @@ ELSEWHERE = {
     # tests/lake/test_history_core.py
     *("lake.history.before", "lake.history.after", "lake.history.copied", "lake.history.done"),
     *("lake.repair.commit.before", "lake.repair.commit.after"),  # tests/lake/test_repair.py
+    *("lake.alter.before", "lake.alter.after"),  # by Spark's MERGE: tests/lake/test_merge.py
 }
 """Points that a loader into Delta or a Hadoop catalogue does not pass, without such options."""
 

@@ -1,4 +1,4 @@
-"""Doctor for lakes, which are targets only: the checks LC01 to LC08. The part `checks`.
+"""Doctor for lakes, which are targets only: the checks LC01 to LC09. The part `checks`.
 
 They use the storage as the loader and its workers do, and start no JVM. Not here: questions to an
 Iceberg catalogue, which the first job of a load asks.
@@ -20,12 +20,13 @@ from urllib.parse import urlsplit
 
 from penstock.engines.lake.format import LakeUnreachable
 from penstock.engines.lake.jars import LakeJarsMissing, delta_jars, find_jars, iceberg_jars
+from penstock.engines.lake.merging import key_missing
 from penstock.engines.lake.object_store import S3A
 from penstock.engines.lake.plan import no_source
 from penstock.engines.lake.storage import Folder, file_system, path_in
 from penstock.engines.lake.url import DELTA, LakeUrl, parse_url
 from penstock.host.clock import REAL_CLOCK
-from penstock.model import PenstockError
+from penstock.model import PenstockError, TableName
 from penstock.ports.checks import (
     Check,
     Checks,
@@ -44,7 +45,11 @@ CHECKS_OF_A_NEW_TABLE: tuple[str, ...] = ()
 DROP_PROGRESS = (
     "remove the folder _penstock and the table penstock.batches: penstock reset FILE --target"
 )
-CHECKS_OF: Mapping[str, tuple[str, ...]] = {"LK12": ("PK17",), "LK20": ("LC02",)}
+CHECKS_OF: Mapping[str, tuple[str, ...]] = {
+    "LK12": ("PK17",),
+    "LK13": ("LC09",),
+    "LK20": ("LC02",),
+}
 NOT_FOUND_BEFORE: Mapping[str, str] = {
     "LK03 LK04 LK05 LK08": "of a table, while changes are applied",
     "LK10 LK11 LK40": "of tables and files that exist already, while rows are loaded",
@@ -77,10 +82,12 @@ class LakeSubject:
 
     Attributes:
         is_local_spark: Workers run on this machine.
+        keyless: The captured tables without a key.
     """
 
     lake: LakeUrl
     is_local_spark: bool
+    keyless: tuple[TableName, ...] = ()
 
     @property
     def folder(self) -> Folder:
@@ -101,9 +108,12 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
 
 def look_at_target(examined: Examined, looked: Looked, source: SourceSeen) -> bool:
     """Do the target's checks; return whether it was reached."""
-    del source
     config = examined.config
-    subject = LakeSubject(lake=parse_url(config.target.url), is_local_spark=config.spark.is_local)
+    subject = LakeSubject(
+        lake=parse_url(config.target.url),
+        is_local_spark=config.spark.is_local,
+        keyless=tuple(one.name for one in source.tables or () if not one.row_key),
+    )
     try:
         next(iter(subject.folder.names()), None)
     except PenstockError as error:
@@ -325,6 +335,16 @@ def keeps_versions(subject: LakeSubject) -> Iterator[Finding]:
             f"set [target] versionHours = {READER_HOURS_MIN:g} or more",
             severity=Severity.WARNING,
         )
+
+
+@TARGET_CHECKS.check("LC09", "tables that Spark merges have a key")
+def can_merge(subject: LakeSubject) -> Iterator[Finding]:
+    """Report tables without a key, if Spark merges their rows."""
+    if not subject.lake.merges:
+        return
+    for table in subject.keyless:
+        error = key_missing(table)
+        yield _finding("LC09", error.message, "the load does not start", fix_of(error))
 
 
 def _finding(
