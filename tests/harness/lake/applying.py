@@ -160,6 +160,22 @@ class LakeRun:
         self.target.close()
 
 
+def record_of(shape: Relation, *, made: bool) -> str:
+    """Return the record that the bulk load gives a relation's table. made: it created the table."""
+    name = TableName(shape.schema, shape.name)
+    record = TableRecord(
+        source=name,
+        target=name,
+        merge_name=str(name),
+        made=made,
+        columns=shape_of(shape),
+        ids=ids_of(shape),
+        source_id=shape.source_id,
+        key=key_of(shape),
+    )
+    return encode_record(record)
+
+
 def create_table(
     catalogue: Catalogue,
     shape: Relation,
@@ -177,22 +193,12 @@ def create_table(
         LakeColumn(name=one.name, type=(types or {}).get(one.name, one.neutral))
         for one in shape.columns
     ]
-    record = TableRecord(
-        source=name,
-        target=name,
-        merge_name=str(name),
-        made=True,
-        columns=shape_of(shape),
-        ids=ids_of(shape),
-        source_id=shape.source_id,
-        key=key_of(shape),
-    )
     terms = [parse_term(text) for text in partition]
     catalogue.create(
         name,
         columns,
         key=key_of(shape),
-        record=encode_record(record),
+        record=record_of(shape, made=True),
         partition=resolve_terms(terms, columns, name, is_delta=is_delta),
     )
 

@@ -99,15 +99,11 @@ class DeltaLog:
 
     def texts_before(self, version: int) -> Iterator[str]:
         """Yield the actions of a version and of those before, as far as their files are there."""
-        for number, is_there in self._files_before(version):
-            if not is_there:
-                return
-            yield "\n".join(text for _, text in self._texts([number]))
-
-    def _files_before(self, version: int) -> Iterator[tuple[int, bool]]:
         files = self._path(self._place).getFileSystem(self._log.newDeltaHadoopConf())
         for number in range(version, max(version - LOOKED_BACK_MAX, -1), -1):
-            yield number, bool(files.exists(self._version_path(number)))
+            if not files.exists(self._version_path(number)):
+                return
+            yield from (text for _, text in self._texts([number]))
 
     def _version_path(self, version: int) -> Any:
         return self._path(f"{self._place}/_delta_log/{version:020d}.json")
