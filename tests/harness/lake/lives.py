@@ -266,6 +266,12 @@ def _attach(java: Java, options: Any) -> Session:
         gateway=gateway,
         jsc=jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(running),
     )
+    # Java tells a context's server of the end of each task. That of a life which a test has paused
+    # does not answer, and all lives wait for it. Nothing here counts in Spark, so there is none.
+    unheard: Any = jvm.PythonAccumulatorV2(None, 0, None)
+    running.register(unheard)
+    replaced: Any = context
+    replaced._javaAccumulator = unheard
     session = _Attached(context, gateway, java)
     session.started_s = time.monotonic() - began
     return session
