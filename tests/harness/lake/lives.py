@@ -40,18 +40,29 @@ class Java:
 
     Attributes:
         port, secret: Of its py4j gateway.
+        host, counter_port: Of the session's server that Java tells of the end of each task.
         pid: Its process.
     """
 
     port: int
     secret: str
+    host: str
+    counter_port: int
     pid: int
 
     @classmethod
     def of(cls, session: Session) -> Java:
         """Return the JVM of a session."""
-        given = session.context._gateway.gateway_parameters  # type: ignore[union-attr]
-        return cls(port=given.port, secret=given.auth_token, pid=session.java_pid)
+        context: Any = session.context
+        given = context._gateway.gateway_parameters
+        host, counter_port = context._accumulatorServer.server_address
+        return cls(
+            port=given.port,
+            secret=given.auth_token,
+            host=host,
+            counter_port=counter_port,
+            pid=session.java_pid,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,12 +277,12 @@ def _attach(java: Java, options: Any) -> Session:
         gateway=gateway,
         jsc=jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(running),
     )
-    # Java tells a context's server of the end of each task. That of a life which a test has paused
-    # does not answer, and all lives wait for it. Nothing here counts in Spark, so there is none.
-    unheard: Any = jvm.PythonAccumulatorV2(None, 0, None)
-    running.register(unheard)
+    # Java tells a context's server of the end of each task, and waits for its answer. That of a life
+    # which a test has paused would stop all others, so the test's own answers.
+    heard: Any = jvm.PythonAccumulatorV2(java.host, java.counter_port, java.secret)
+    running.register(heard)
     replaced: Any = context
-    replaced._javaAccumulator = unheard
+    replaced._javaAccumulator = heard
     session = _Attached(context, gateway, java)
     session.started_s = time.monotonic() - began
     return session
