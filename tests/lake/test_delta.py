@@ -30,6 +30,7 @@ from harness.lake.spark import lake_session
 from penstock.engines.delta import log as delta_log
 from penstock.engines.delta.catalogue import FORMAT, DeltaCatalogue
 from penstock.engines.delta.table import DeltaTable
+from penstock.engines.lake.bulk import find_refusals, plan_shape
 from penstock.engines.lake.format import (
     Change,
     ChangeKind,
@@ -678,6 +679,30 @@ class TestShape:
         )
         assert after.features == before.features
         lake.check(table, {"id": [3], "note": [7]})
+
+    @pytest.mark.parametrize("name", ["v", "w"])
+    def test_a_copy_replaces_the_only_column(self, lake: Lake, name: str) -> None:
+        table = lake.create((LakeColumn(name="v", type="int32"),))
+        append(table, pa.table({"v": pa.array([1], pa.int32())}), 10)
+        before = table.snapshot()
+        wanted = [LakeColumn(name=name, type="string")]
+        assert find_refusals(table, before, wanted) == []
+        shape = plan_shape(table, before, wanted)
+        new = write_file(table, pa.table({name: ["x"]}), shape.columns)
+        table.commit(
+            Commit(
+                base_version=before.version,
+                adds=(new,),
+                removes_all=True,
+                changes=shape.changes,
+                mark=mark_at(20),
+            )
+        )
+        lake.check(table, {name: ["x"]})
+
+    def test_a_copy_without_columns_is_refused(self, lake: Lake) -> None:
+        table = lake.create((LakeColumn(name="v", type="int32"),))
+        assert find_refusals(table, table.snapshot(), []) == ["v: a Delta table keeps one column"]
 
     def test_changes_that_delta_cannot_make_in_place_are_refused(self, lake: Lake) -> None:
         table = lake.create()

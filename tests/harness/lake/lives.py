@@ -40,29 +40,18 @@ class Java:
 
     Attributes:
         port, secret: Of its py4j gateway.
-        host, counter_port: Of the session's server that Java tells of the end of each task.
         pid: Its process.
     """
 
     port: int
     secret: str
-    host: str
-    counter_port: int
     pid: int
 
     @classmethod
     def of(cls, session: Session) -> Java:
         """Return the JVM of a session."""
-        context: Any = session.context
-        given = context._gateway.gateway_parameters
-        host, counter_port = context._accumulatorServer.server_address
-        return cls(
-            port=given.port,
-            secret=given.auth_token,
-            host=host,
-            counter_port=counter_port,
-            pid=session.java_pid,
-        )
+        given = session.context._gateway.gateway_parameters  # type: ignore[union-attr]
+        return cls(port=given.port, secret=given.auth_token, pid=session.java_pid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,11 +267,13 @@ def _attach(java: Java, options: Any) -> Session:
         jsc=jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(running),
     )
     # Java tells a context's server of the end of each task, and waits for its answer. That of a life
-    # which a test has paused would stop all others, so the test's own answers.
-    heard: Any = jvm.PythonAccumulatorV2(java.host, java.counter_port, java.secret)
-    running.register(heard)
+    # which a test has paused would stop all others; nothing is counted here, so none is told.
     replaced: Any = context
-    replaced._javaAccumulator = heard
+    replaced._javaAccumulator = jvm.PythonAccumulatorV2("127.0.0.1", 0, java.secret)
+    host = replaced._javaAccumulator.getClass().getDeclaredField("serverHost")
+    host.setAccessible(True)
+    host.set(replaced._javaAccumulator, None)
+    running.register(replaced._javaAccumulator)
     session = _Attached(context, gateway, java)
     session.started_s = time.monotonic() - began
     return session

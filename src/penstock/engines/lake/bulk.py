@@ -204,7 +204,7 @@ class LakeBulk(BulkTarget):
                 _differences(snapshot, wanted[definition.name], may_have_more=self._merges)
             )
             if record is not None and record.made:
-                differing = _refusals(table, snapshot, wanted[definition.name])
+                differing = find_refusals(table, snapshot, wanted[definition.name])
                 differing += self._other_partition(definition, snapshot)
             if differing:
                 # Raised before the table is dropped, which cannot be created again.
@@ -583,12 +583,15 @@ def plan_shape(
     return CopiedShape(columns=tuple(columns), changes=tuple(changes))
 
 
-def _refusals(table: LakeTable, snapshot: Snapshot, wanted: Sequence[LakeColumn]) -> list[str]:
-    """Return why a table cannot get a shape; empty if it can."""
+def find_refusals(table: LakeTable, snapshot: Snapshot, wanted: Sequence[LakeColumn]) -> list[str]:
+    """Return why a table cannot get a shape with a copy of its rows; empty if it can."""
     columns: Sequence[LakeColumn] = snapshot.columns
     found = []
-    for change in plan_shape(table, snapshot, wanted).changes:
-        if why := table.refuse_change(change, replace(snapshot, columns=tuple(columns))):
+    copied = plan_shape(table, snapshot, wanted)
+    for change in copied.changes:
+        # The table changes in one step, so it may lack columns in between, but not in the end.
+        there = (*columns, *(one for one in copied.columns if one not in columns))
+        if why := table.refuse_change(change, replace(snapshot, columns=there)):
             found.append(f"{change.name}: {why}")
         columns = apply_change(columns, change)
     return found
