@@ -9,12 +9,15 @@ told, which a loader on another machine may do, too. Not here: whole processes
 
 from __future__ import annotations
 
+import functools
 import json
 import multiprocessing
 import os
 import signal
+import socketserver
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -34,6 +37,31 @@ _PRELOADED = ("harness.lake.lives", "harness.lake.preloaded", "pyspark")
 _context = multiprocessing.get_context("forkserver")
 
 
+class _Counter(socketserver.StreamRequestHandler):
+    """Answers Java at the end of each task, as pyspark's server of accumulators does.
+
+    Java waits for the answer. A life that a test has paused gives none, and all lives of the JVM
+    would wait for it, so the test's process answers. No life counts anything.
+    """
+
+    def handle(self) -> None:
+        server: Any = self.server
+        self.rfile.read(server.secret_size)
+        while number := self.rfile.read(4):
+            assert number == bytes(4), "a life counts in Spark"
+            self.wfile.write(b"\x01")
+
+
+@functools.cache
+def _start_counter(secret_size: int) -> int:
+    """Start a server of this process; return its port."""
+    server: Any = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Counter)
+    server.daemon_threads = True
+    server.secret_size = secret_size
+    threading.Thread(target=server.serve_forever, name="counter", daemon=True).start()
+    return int(server.server_address[1])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
     """A standing JVM with a Spark context.
@@ -41,17 +69,25 @@ class Java:
     Attributes:
         port, secret: Of its py4j gateway.
         pid: Its process.
+        counter_port: Of the server that Java tells of the end of each task.
     """
 
     port: int
     secret: str
     pid: int
+    counter_port: int
 
     @classmethod
     def of(cls, session: Session) -> Java:
         """Return the JVM of a session."""
         given = session.context._gateway.gateway_parameters  # type: ignore[union-attr]
-        return cls(port=given.port, secret=given.auth_token, pid=session.java_pid)
+        secret = given.auth_token
+        return cls(
+            port=given.port,
+            secret=secret,
+            pid=session.java_pid,
+            counter_port=_start_counter(len(secret)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,13 +302,8 @@ def _attach(java: Java, options: Any) -> Session:
         gateway=gateway,
         jsc=jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(running),
     )
-    # Java tells a context's server of the end of each task, and waits for its answer. That of a life
-    # which a test has paused would stop all others; nothing is counted here, so none is told.
     replaced: Any = context
-    replaced._javaAccumulator = jvm.PythonAccumulatorV2("127.0.0.1", 0, java.secret)
-    host = replaced._javaAccumulator.getClass().getDeclaredField("serverHost")
-    host.setAccessible(True)
-    host.set(replaced._javaAccumulator, None)
+    replaced._javaAccumulator = jvm.PythonAccumulatorV2("127.0.0.1", java.counter_port, java.secret)
     running.register(replaced._javaAccumulator)
     session = _Attached(context, gateway, java)
     session.started_s = time.monotonic() - began
