@@ -685,10 +685,10 @@ class TestShape:
         table = lake.create((LakeColumn(name="v", type="int32"),))
         append(table, pa.table({"v": pa.array([1], pa.int32())}), 10)
         before = table.snapshot()
-        wanted = [LakeColumn(name=name, type="string")]
+        wanted = [LakeColumn(name=name, type="string"), LakeColumn(name="id", type="int64")]
         assert find_refusals(table, before, wanted) == []
         shape = plan_shape(table, before, wanted)
-        new = write_file(table, pa.table({name: ["x"]}), shape.columns)
+        new = write_file(table, pa.table({name: ["x"], "id": [1]}), shape.columns)
         table.commit(
             Commit(
                 base_version=before.version,
@@ -698,7 +698,7 @@ class TestShape:
                 mark=mark_at(20),
             )
         )
-        lake.check(table, {name: ["x"]})
+        lake.check(table, {name: ["x"], "id": [1]})
 
     def test_a_copy_without_columns_is_refused(self, lake: Lake) -> None:
         table = lake.create((LakeColumn(name="v", type="int32"),))
