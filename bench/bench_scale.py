@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -176,15 +176,20 @@ def load(url: str, log: Path, session: Any, *, executors: int, server: int, scra
 
 
 @contextmanager
-def cluster(executors: int, folder: Path) -> Iterator[Session]:
-    """Provide a session on `local-cluster`; it writes beside its SPARK_HOME, which is a copy."""
+def cluster(
+    executors: int, folder: Path, more: Mapping[str, str] | None = None
+) -> Iterator[Session]:
+    """Provide a session on `local-cluster`; it writes beside its SPARK_HOME, which is a copy.
+
+    more: properties of Spark.
+    """
     use_copied_spark(folder)
     sessions.EXECUTOR_WAIT_S = 600.0  # a busy machine takes longer
     session = start_session(
         SessionOptions(
             work_directory=folder / f"work-{executors}",
             master=f"local-cluster[{executors},1,1024]",
-            conf={"spark.executor.memory": "1024m"},
+            conf={"spark.executor.memory": "1024m", **(more or {})},
         )
     )
     try:

@@ -78,8 +78,13 @@ class LakeRun:
         left_out: frozenset[TableName] = frozenset(),
         settled: Mapping[TableName, int] | None = None,
         limits: Limits | None = None,
+        threads_max: int = 2,
     ) -> None:
-        """Connect, and bind the lake to the log. limits: of upkeep; None: small ones."""
+        """Connect, and bind the lake to the log.
+
+        limits: of upkeep; None: small ones. threads_max: see `BatchOptions`.
+        """
+        self._threads_max = threads_max
         self._settled = settled or {}
         self._left_out = left_out
         self.jobs: Any = jobs or InlineJobs()
@@ -96,7 +101,7 @@ class LakeRun:
             url=self._url,
             log_id=self._log_id,
             namespaces={},
-            threads_max=2,
+            threads_max=self._threads_max,
             extension="ckt",
             starts=self._starts,
             settled=self._settled,
