@@ -478,6 +478,17 @@ class LakeBank:
         for one in (self.extract, self.load):
             if one.running:
                 one.kill()
+        with suppress(BaseException):
+            self._drop_slots()
+
+    def _drop_slots(self) -> None:
+        """Drop the slots of this story, whose names the next one on the server needs."""
+        mine = "from pg_replication_slots where database = current_database()"
+        with psycopg.connect(self.source_url, autocommit=True) as sql:
+            sql.execute(f"select pg_terminate_backend(active_pid) {mine} and active".encode())
+            while sql.execute(f"select 1 {mine} and active".encode()).fetchone():
+                time.sleep(POLL_S)
+            sql.execute(f"select pg_drop_replication_slot(slot_name) {mine}".encode())
 
     # -- waits ---------------------------------------------------------------------------------
 
@@ -550,6 +561,7 @@ class LakeBank:
         self.kill_count += 1
         deadline = time.monotonic() + timeout_s
         while self._is_alive(f"{point}:kill") and time.monotonic() < deadline:
+            assert self.extract.running, self.extract.read_output()
             time.sleep(POLL_S)
         if self.load.running:
             self.load.kill()
