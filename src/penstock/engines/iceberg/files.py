@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.codec.lake.position_deletes import FILE_PATH_ID
@@ -44,6 +44,11 @@ class Listed:
     file: LiveFile
     entry: Entry
     deletes: tuple[Entry, ...] = ()
+
+    def with_deletes(self, deletes: tuple[Entry, ...], to_location: Callable[[str], str]) -> Listed:
+        """Return the file with other deletions. to_location: see `parse_tasks`."""
+        refs = tuple(_deletion(delete, to_location) for delete in deletes)
+        return Listed(file=replace(self.file, deletes=refs), entry=self.entry, deletes=deletes)
 
 
 def parse_tasks(

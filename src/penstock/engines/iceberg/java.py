@@ -19,6 +19,8 @@ class Iceberg:
         self._jvm = jvm
         self.classes = jvm.org.apache.iceberg
         self._task_to_json: Any = None
+        self._parser: Any = None
+        self._methods: dict[tuple[str, str, str], Any] = {}
 
     @property
     def is_present(self) -> bool:
@@ -49,10 +51,74 @@ class Iceberg:
             java.add(item)
         return java
 
-    def content_file(self, entry_json: str, spec: Any) -> Any:
-        """Return the data file or deletions of an entry in JSON."""
-        node = self.classes.util.JsonUtil.mapper().readTree(entry_json)
-        return self.classes.ContentFileParser.fromJson(node, spec)
+    def give_files(
+        self, update: Any, kind: str, method: str, entries: Sequence[Mapping[str, Any]], spec: Any
+    ) -> None:
+        """Give files to an update by one of its methods.
+
+        One JSON text has all of them, and Java reads it in a loop of its own: a batch may replace
+        the deletions of a thousand files.
+
+        Args:
+            update: Iceberg's update.
+            kind: Its interface, such as `RowDelta`.
+            method: The method's name, which takes a data file, or deletions if its name says so.
+            entries: JSON objects of Iceberg's `ContentFileParser`: data files or deletions.
+            spec: The table's partition spec.
+        """
+        if not entries:
+            return
+        nodes = self.classes.util.JsonUtil.mapper().readTree(json.dumps(entries))
+        is_data = entries[0]["content"] == "data"
+        take = self._find_method(kind, method, "DataFile" if is_data else "DeleteFile")
+        stream = self._jvm.java.util.stream.StreamSupport.stream(nodes.spliterator(), False)
+        parse = self._invoke.MethodHandles.insertArguments(
+            self._find_parser(), 1, self._array_of(spec)
+        )
+        stream.map(self._implement("Function", parse)).forEach(
+            self._implement("Consumer", take.bindTo(update))
+        )
+
+    @property
+    def _invoke(self) -> Any:
+        return self._jvm.java.lang.invoke
+
+    def _class(self, name: str) -> Any:
+        """Return a class by its name, among Iceberg's if that has no package."""
+        full = name if "." in name else f"org.apache.iceberg.{name}"
+        return self._jvm.java.lang.Class.forName(full)
+
+    def _array_of(self, item: Any) -> Any:
+        items = self._jvm.java.util.ArrayList()
+        items.add(item)
+        return items.toArray()
+
+    def _implement(self, interface: str, handle: Any) -> Any:
+        """Return a method as an interface of `java.util.function`."""
+        function = self._class(f"java.util.function.{interface}")
+        return self._invoke.MethodHandleProxies.asInterfaceInstance(function, handle)
+
+    def _find_parser(self) -> Any:
+        """Return Iceberg's function from a file's JSON and a partition spec to the file."""
+        if self._parser is None:
+            found = [
+                method
+                for method in self._class("ContentFileParser").getMethods()
+                if method.getName() == "fromJson"
+                and str(method.getParameterTypes()[1].getSimpleName()) == "PartitionSpec"
+            ]
+            self._parser = self._invoke.MethodHandles.publicLookup().unreflect(found[0])
+        return self._parser
+
+    def _find_method(self, kind: str, method: str, parameter: str) -> Any:
+        """Return a method of an update, which takes a file and returns the update."""
+        key = (kind, method, parameter)
+        if key not in self._methods:
+            owner = self._class(kind)
+            signature = self._invoke.MethodType.methodType(owner, self._class(parameter))
+            lookup = self._invoke.MethodHandles.publicLookup()
+            self._methods[key] = lookup.findVirtual(owner, method, signature)
+        return self._methods[key]
 
     def list_tasks(self, scan: Any) -> str:
         """Return a JSON text for each data file of a scan, on a line each, by one call."""
@@ -70,12 +136,9 @@ class Iceberg:
 
     def _find_task_to_json(self) -> Any:
         """Return a Java function from a task to its JSON."""
-        invoke, by_name = self._jvm.java.lang.invoke, self._jvm.java.lang.Class.forName
-        kind = invoke.MethodType.methodType(
-            by_name("java.lang.String"), by_name("org.apache.iceberg.FileScanTask")
+        signature = self._invoke.MethodType.methodType(
+            self._class("java.lang.String"), self._class("FileScanTask")
         )
-        handle = invoke.MethodHandles.publicLookup().findStatic(
-            by_name("org.apache.iceberg.ScanTaskParser"), "toJson", kind
-        )
-        function = by_name("java.util.function.Function")
-        return invoke.MethodHandleProxies.asInterfaceInstance(function, handle)
+        lookup = self._invoke.MethodHandles.publicLookup()
+        handle = lookup.findStatic(self._class("ScanTaskParser"), "toJson", signature)
+        return self._implement("Function", handle)

@@ -480,17 +480,16 @@ class IcebergTable(LakeTable):
         spec = transaction.table().spec()
         if commit.mark is None and commit.operation != REPAIR:
             update = self._look_back(transaction.newRewrite(), commit)
-            self._fill(update, spec, change, ("addFile", "addFile", "deleteFile", "deleteFile"))
+            methods = ("addFile", "addFile", "deleteFile", "deleteFile")
+            self._fill(update, "RewriteFiles", methods, change, spec)
         elif commit.removes_all and not change.new_deletes:
             update = transaction.newOverwrite()
             update.overwriteByRowFilter(self._iceberg.classes.expressions.Expressions.alwaysTrue())
-            for entry in change.new_files:
-                update.addFile(self._iceberg.content_file(json.dumps(entry), spec))
+            self._iceberg.give_files(update, "OverwriteFiles", "addFile", change.new_files, spec)
         else:
             update = self._look_back(transaction.newRowDelta(), commit)
-            self._fill(
-                update, spec, change, ("addRows", "addDeletes", "removeRows", "removeDeletes")
-            )
+            methods = ("addRows", "addDeletes", "removeRows", "removeDeletes")
+            self._fill(update, "RowDelta", methods, change, spec)
         if commit.mark is not None:
             update.set(MARK, commit.mark.text)
         update.set(OPERATION, commit.operation)
@@ -505,14 +504,17 @@ class IcebergTable(LakeTable):
         return update.validateFromSnapshot(commit.base_version) if commit.base_version else update
 
     def _fill(
-        self, update: Any, spec: Any, change: _FileChanges, methods: tuple[str, str, str, str]
+        self,
+        update: Any,
+        kind: str,
+        methods: tuple[str, str, str, str],
+        change: _FileChanges,
+        spec: Any,
     ) -> None:
-        """Add the entries to an update of Iceberg, each kind by a method of this name."""
-        kinds = (change.new_files, change.new_deletes, change.old_files, change.old_deletes)
-        for method, entries in zip(methods, kinds, strict=True):
-            call = getattr(update, method)
-            for entry in entries:
-                call(self._iceberg.content_file(json.dumps(entry), spec))
+        """Give the files to an update of Iceberg, each kind of them by a method of this name."""
+        files = (change.new_files, change.new_deletes, change.old_files, change.old_deletes)
+        for method, entries in zip(methods, files, strict=True):
+            self._iceberg.give_files(update, kind, method, entries, spec)
 
     def live_entries(self) -> Mapping[str, Listed]:
         """Return the live files by name."""
@@ -583,7 +585,7 @@ class _FileChanges:
             kept = tuple(old for old in before.deletes if not has_one_target(old))
             self.old_deletes += replaced
             self.new_deletes.append(entry)
-            self.live[data_name] = self._make_listed(before.entry, (entry, *kept))
+            self.live[data_name] = before.with_deletes((entry, *kept), to_location)
 
     @property
     def is_needed(self) -> bool:
