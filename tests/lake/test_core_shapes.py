@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from harness.lake.applying import LakeRun, create_table
 from harness.lake.fake_format import FakeCatalogue, FakeFormat, FakeStore
 from harness.pipelines.changes import Change
 from harness.pipelines.loader import LogMaker
+from penstock.codec.types import parse_choices
 from penstock.engines.lake.known_tables import decode_record
 from penstock.host import faults
 from penstock.host.faults import FaultInjected
 from penstock.model import Column, MarkerKind, Relation, TableName
 from penstock.model.policies import ChangeKind, Policies, Policy, SchemaChangeRefused
-from penstock.ports.target import ShapeNotApplicable
+from penstock.ports.target import ShapeNotApplicable, ValueRefused
 
 NAME = TableName("public", "t")
 POINTS = (
@@ -82,18 +84,26 @@ class Lake:
         self._is_open = True
         self.log.transaction(*((relation, Change(op="U", gsn=0, after=row)) for row in rows))
 
-    def open(self, policies: Policies | None = None) -> LakeRun:
-        """Return a new loader of all that is written so far."""
+    def open(
+        self, policies: Policies | None = None, choices: Mapping[str, str] | None = None
+    ) -> LakeRun:
+        """Return a new loader of all that is written so far. choices: of [target.types]."""
         if self._is_open:
             self.log.close_segment()
             self._is_open = False
         return LakeRun(
-            FakeFormat(self.store), self.url, self.directory, policies=policies or Policies()
+            FakeFormat(self.store),
+            self.url,
+            self.directory,
+            policies=policies or Policies(),
+            choices=parse_choices(choices or {}, "postgresql"),
         )
 
-    def run(self, policies: Policies | None = None) -> list[str]:
-        """Apply everything; return the texts of the notes."""
-        run = self.open(policies)
+    def run(
+        self, policies: Policies | None = None, choices: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """Apply everything; return the texts of the notes. choices: of [target.types]."""
+        run = self.open(policies, choices)
         try:
             run.run()
             return [note.text for note in run.target.take_notes()]
@@ -137,6 +147,37 @@ def test_older_rows_have_the_value_of_an_added_column(lake: Lake, keeps_initial:
     lake.run()
     assert [row["c"] for row in lake.rows()] == [7, 7, 300]
     assert ("fill" in lake.store.tables[NAME].operations) is not keeps_initial
+
+
+@pytest.mark.parametrize("keeps_initial", [True, False])
+def test_older_rows_have_the_bytes_of_an_added_column(lake: Lake, keeps_initial: bool) -> None:
+    """Add a column with bytes for older rows, which the log has as hexadecimal text."""
+    lake.store.keeps_initial = keeps_initial
+    lake.run()
+    second = shape(2, ID, *as_tuples(FIRST)[1:], (4, "c", "bytea", "binary"), missing=r"\x00ff")
+    lake.insert(second, (3, 30, "three", b"new"))
+    lake.run()
+    assert [row["c"] for row in lake.rows()] == [b"\0\xff", b"\0\xff", b"new"]
+    for number in (4, 5, 6):
+        lake.insert(second, (number, number, "later", b"later"))
+        lake.run()
+    assert "compact" in lake.store.tables[NAME].operations  # by it, small files are joined
+    assert [row["c"] for row in lake.rows()][:3] == [b"\0\xff", b"\0\xff", b"new"]
+
+
+@pytest.mark.parametrize("keeps_initial", [True, False])
+def test_a_value_of_older_rows_that_the_lake_cannot_hold(lake: Lake, keeps_initial: bool) -> None:
+    """Refuse a column with such a value by name, and leave it NULL by choice."""
+    lake.store.keeps_initial = keeps_initial
+    lake.run()
+    second = shape(2, ID, *as_tuples(FIRST)[1:], (4, "c", "date", "date"), missing="infinity")
+    lake.insert(second, (3, 30, "three", date(2026, 11, 30)))
+    loss = "dates out of range"
+    with pytest.raises(ValueRefused, match=r"column c of public\.t") as refused:
+        lake.run()
+    assert f'"public.t.c {loss}" = "null"' in refused.value.hint
+    lake.run(choices={f"public.t.c {loss}": "null"})
+    assert [row["c"] for row in lake.rows()] == [None, None, date(2026, 11, 30)]
 
 
 def test_dropped_and_renamed_columns_follow(lake: Lake) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.pipelines.changes import Change, relation
 from harness.pipelines.loader import LogMaker
+from penstock.codec.types import NO_CHOICES, Choices
 from penstock.engines.lake.format import Catalogue, LakeColumn, LakeFormat
 from penstock.engines.lake.known_tables import encode_record
 from penstock.engines.lake.partitions import parse_term, resolve_terms
@@ -79,11 +80,13 @@ class LakeRun:
         settled: Mapping[TableName, int] | None = None,
         limits: Limits | None = None,
         threads_max: int = 2,
+        choices: Choices = NO_CHOICES,
     ) -> None:
         """Connect, and bind the lake to the log.
 
-        limits: of upkeep; None: small ones. threads_max: see `BatchOptions`.
+        limits: of upkeep; None: small ones. threads_max, choices: see `BatchOptions`.
         """
+        self._choices = choices
         self._threads_max = threads_max
         self._settled = settled or {}
         self._left_out = left_out
@@ -91,7 +94,7 @@ class LakeRun:
         self._url, self._log, self._log_id = url, log, log_id
         self._policies, self._starts = policies, starts or {}
         self.engine = LakeEngine(table_format, limits or Limits(count=3, dead_rows_min=3))
-        self.target = self.engine.open_target(url, {}, policies=policies)
+        self.target = self.engine.open_target(url, {}, policies=policies, choices=choices)
         self.target.use(lambda: self.jobs)
         self.applied = self.target.bind(log_id)
         self._stager = self._open_stager()
@@ -102,6 +105,7 @@ class LakeRun:
             log_id=self._log_id,
             namespaces={},
             threads_max=self._threads_max,
+            choices=self._choices,
             extension="ckt",
             starts=self._starts,
             settled=self._settled,

@@ -4,7 +4,12 @@
 No I/O.
 """
 
-from penstock.codec.types.lake_values import ValueUnfit, convert_values, lake_arrow_type
+from penstock.codec.types.lake_values import (
+    ValueUnfit,
+    convert_values,
+    lake_arrow_type,
+    parse_value,
+)
 from penstock.codec.types.mapping import (
     FULL_YEAR,
     LOSSES,
@@ -71,6 +76,7 @@ __all__ = [
     "map_lake_column",
     "map_table",
     "parse_choices",
+    "parse_value",
     "prepare_values",
     "problems",
     "target_columns",

@@ -103,6 +103,24 @@ def convert_values(
         raise ValueUnfit("", len(values), f"{values.type} values do not fit {name}") from error
 
 
+def parse_value(text: str, name: str, *, mapping: LakeMapping | None = None) -> pa.Scalar:
+    r"""Return the value of rows that are older than their column, of a lake's type.
+
+    Args:
+        text: As `Column.missing` has it: bytes are hexadecimal, with or without `\x` before them.
+        name: Type of the lake's column.
+        mapping: As for `convert_values`.
+
+    Raises ValueUnfit.
+    """
+    if name == "binary":
+        try:
+            return pa.scalar(bytes.fromhex(text.removeprefix("\\x")), pa.binary())
+        except ValueError as error:
+            raise ValueUnfit("", 1, "the text is not hexadecimal") from error
+    return convert_values(pa.array([text], pa.string()), name, mapping=mapping)[0]
+
+
 # -- ranges ----------------------------------------------------------------------------------------
 
 

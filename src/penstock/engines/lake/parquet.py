@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.codec.columns import cast_exactly
-from penstock.codec.types import ValueUnfit, convert_values, lake_arrow_type
+from penstock.codec.types import ValueUnfit, lake_arrow_type, parse_value
 from penstock.engines.lake.format import (
     ColumnStatistics,
     CommitRefused,
@@ -470,7 +470,7 @@ def _initial(column: LakeColumn, kind: pa.DataType, count: int) -> pa.Array:
     if column.initial is None:
         return pa.nulls(count, kind)
     try:
-        value = convert_values(pa.array([column.initial]), column.type)[0]
+        value = parse_value(column.initial, column.type)
     except ValueUnfit as error:
         raise DataFileUnfit(
             f"the value of existing rows in column {column.name} is not of its type: {error}",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.codec.types import ValueUnfit, convert_values, lake_arrow_type
+from penstock.codec.types import ValueUnfit, convert_values, lake_arrow_type, parse_value
 from penstock.engines.lake.format import (
     LakeColumn,
     LakeUnreachable,
@@ -120,5 +120,4 @@ def _value(column: LakeColumn, task: RewriteTask, count: int) -> pa.Array:
     text = task.fills.get(column.name)
     if text is None:
         return pa.nulls(count, lake_arrow_type(column.type))
-    value = convert_values(pa.array([text], pa.string()), column.type)
-    return pa.repeat(value[0], count)
+    return pa.repeat(parse_value(text, column.type), count)

@@ -16,7 +16,7 @@ from penstock.codec.columns import cast_exactly
 from penstock.codec.lake.deletion_vectors import FRAME_BYTES, parse_vector, unframe_vector
 from penstock.codec.lake.position_deletes import parse_position_deletes
 from penstock.codec.lake.puffin import parse_blob
-from penstock.codec.types import convert_values, lake_arrow_type
+from penstock.codec.types import lake_arrow_type, parse_value
 from penstock.engines.lake.format import (
     DeleteForm,
     DeletionRef,
@@ -113,8 +113,7 @@ def _initial(column: LakeColumn, count: int, constants: Mapping[str, str | None]
         return constant_array(constants[column.file_name], column.type, count)
     if column.initial is None:
         return pa.nulls(count, lake_arrow_type(column.type))
-    value = convert_values(pa.array([column.initial], pa.string()), column.type)
-    return pa.repeat(value[0], count)
+    return pa.repeat(parse_value(column.initial, column.type), count)
 
 
 def _dead_positions(file: LiveFile, storage: Mapping[str, str]) -> Places:

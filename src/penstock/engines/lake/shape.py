@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from penstock.codec.types import ValueUnfit, parse_value
 from penstock.codec.types.to_lake import LakeMapping
 from penstock.engines.lake.format import Change, LakeColumn, LakeTable, Snapshot
 from penstock.engines.lake.format import ChangeKind as LakeChangeKind
+from penstock.engines.lake.refusals import value_refused
 from penstock.model import Column, Relation, TableName
 from penstock.model.policies import ChangeKind, Policies, Policy
 from penstock.ports.registry import engine_with_types
@@ -116,7 +118,7 @@ class Planner:
     def plan(self, shape: Shape, relation: Relation, snapshot: Snapshot) -> ShapePlan:
         """Return the changes to a relation's shape; none if the table has it or a later one.
 
-        Raises SchemaChangeRefused, ShapeNotApplicable.
+        Raises SchemaChangeRefused, ShapeNotApplicable, ValueRefused.
         """
         if is_applied(shape.record, relation, self.log_id):
             return ShapePlan(shape=shape)
@@ -242,7 +244,7 @@ class _Planning:
             raise self._not_applicable(
                 f"{change.what}, and the lake's table still has an earlier column of that name"
             )
-        initial = None if self._planner.is_emptied else column.missing
+        initial = self._value_of_existing(column, kind)
         added = self._table.plan_column(
             column.name, kind, field_id=self._next_field_id, initial=initial
         )
@@ -306,7 +308,10 @@ class _Planning:
             if self._find(column.name) is None:
                 kind = self._type_of(column)
                 added = self._table.plan_column(
-                    column.name, kind, field_id=self._next_field_id, initial=column.missing
+                    column.name,
+                    kind,
+                    field_id=self._next_field_id,
+                    initial=self._value_of_existing(column, kind),
                 )
                 self._make(
                     Change(kind=LakeChangeKind.ADD, name=added.name, column=added), change.what
@@ -330,6 +335,23 @@ class _Planning:
             "again: nothing of the batch was applied.",
             table=str(self._table.name),
         )
+
+    def _value_of_existing(self, column: Column, kind: str) -> str | None:
+        """Return the text of an added column's value in existing rows; None for NULL.
+
+        It may be NULL by a choice in [target.types]. Raises ValueRefused if the lake's type cannot
+        hold it.
+        """
+        if self._planner.is_emptied or column.missing is None:
+            return None
+        mapping = self._planner.mapping_of(column)
+        try:
+            value = parse_value(column.missing, kind, mapping=mapping)
+        except ValueUnfit as error:
+            source = TableName(self._relation.schema, self._relation.name)
+            wanted = LakeColumn(name=column.name, type=kind)
+            raise value_refused(error, column, wanted, source) from error
+        return column.missing if value.is_valid else None
 
     def _make(self, change: Change, what: str) -> None:
         """Add a change to the plan. Raises ShapeNotApplicable if the format cannot make it."""
