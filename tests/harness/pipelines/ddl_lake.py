@@ -136,7 +136,7 @@ class LakeSide:
             builder = QueryBuilder().register("it", opened)
             rows = pa.table(builder.execute("select * from it").read_all())
         except DeltaError as error:
-            if SPARK_ONLY not in str(error):
+            if SPARK_ONLY.lower() not in str(error).lower():
                 raise
             return _read_with_spark(folder)
         return Content(types, required, _values(rows), "delta-rs")
