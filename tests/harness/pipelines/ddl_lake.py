@@ -197,7 +197,7 @@ def _show(value: Any, of_type: str, kind: str) -> str | None:
             return "t" if value else "f"
         case bytes():
             return f"\\x{value.hex()}"
-        case Decimal():
+        case Decimal() if kind != "bits":
             return format(value, "f")
         case datetime():
             return value.isoformat(" ").replace("+00:00", "+00")
