@@ -33,6 +33,7 @@ from harness.lake.iceberg import (
 )
 from harness.lake.rest_catalogue import serve_rest_catalogue
 from harness.lake.spark import lake_session
+from penstock.engines.iceberg import java
 from penstock.engines.iceberg.catalogue import FORMAT, IcebergCatalogue
 from penstock.engines.iceberg.table import IcebergTable
 from penstock.engines.lake.deletions import Deleted, write_deleted
@@ -65,6 +66,8 @@ DRIVER_JARS = (
     find_repository() / "org/xerial/sqlite-jdbc/3.50.3.0/sqlite-jdbc-3.50.3.0.jar",
 )
 FORMAT_VERSIONS = pytest.mark.parametrize("version", [2, 3])
+GIVEN = pytest.mark.parametrize("many", [java.MANY, 1], ids=["one by one", "by a loop in Java"])
+"""How a commit's files are given to Iceberg: see `Iceberg.give_files`."""
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +178,13 @@ class TestRows:
     def test_batches_are_read_as_equal_in_format_2(self, lake: Lake) -> None:
         self._apply_batches(lake, 2)
 
+    @FORMAT_VERSIONS
+    def test_batches_are_read_as_equal_if_files_are_given_by_java(
+        self, lake: Lake, version: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(java, "MANY", 1)
+        self._apply_batches(lake, version)
+
     def _apply_batches(self, any_lake: Lake, version: int) -> None:
         table = any_lake.create(version)
         assert table.snapshot().version == 0
@@ -198,8 +208,12 @@ class TestRows:
         any_lake.check(table, notes_of(1), by_all=True)
         assert Path(first.location).parent == Path(table.data_folder)
 
+    @GIVEN
     @FORMAT_VERSIONS
-    def test_all_rows_are_replaced_in_one_commit(self, lake: Lake, version: int) -> None:
+    def test_all_rows_are_replaced_in_one_commit(
+        self, lake: Lake, version: int, many: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(java, "MANY", many)
         table = lake.create(version)
         append(table, rows_of(1, 2, 3), 10)
         snapshot = table.snapshot()
@@ -231,8 +245,12 @@ class TestRows:
         )
         lake.check(table, notes_of(5, 7), by_all=True)
 
+    @GIVEN
     @FORMAT_VERSIONS
-    def test_files_are_joined_without_a_mark(self, lake: Lake, version: int) -> None:
+    def test_files_are_joined_without_a_mark(
+        self, lake: Lake, version: int, many: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(java, "MANY", many)
         table = lake.create(version)
         for number in range(3):
             append(table, rows_of(number), 10 + number)
