@@ -86,9 +86,10 @@ def _play_draw(servers: Running, folder: Path, pair: tuple[str, str], count: int
 SCRIPTS = sorted((Path(__file__).parents[1] / "data" / "ddl").glob("*.sql"))
 
 
-@pytest.mark.long  # eighteen pipelines, a minute each
+@pytest.mark.long  # 36 pipelines, one to three minutes each
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("begins_at_once", [False, True], ids=["after", "beside"])
-@pytest.mark.parametrize("target", KINDS)
+@pytest.mark.parametrize("target", [*KINDS, *LAKES])
 @pytest.mark.parametrize("source", KINDS)
 def test_statements_that_once_went_wrong_are_followed(
     source: str,
