@@ -20,6 +20,8 @@ def test_it_follows_what_can_be_staged_meanwhile() -> None:
     assert next_batch_bytes(40 * MIB, {"stage": 2.0, "apply": 1.0}) == int(20 * GROWTH * MIB)
     assert next_batch_bytes(40 * MIB, {"stage": 2.0, "apply": 0.001}) == FIRST_BYTES
     assert next_batch_bytes(400 * MIB, {"stage": 1.0, "apply": 9.0}) == MAX_BYTES
+    steps = {"plan": 9.0, "stage": 1.0, "apply": 0.5, "commit": 0.5, "upkeep": 1.0}
+    assert next_batch_bytes(40 * MIB, steps) == int(80 * GROWTH * MIB)
 
 
 def test_many_small_files_come_to_large_batches() -> None:

@@ -81,6 +81,8 @@ FIRST_BYTES = 8 * 2**20  # of segments; a batch may always have so many
 MAX_BYTES = 512 * 2**20
 # Part of a batch's cost is fixed: its size may grow a little faster than its cost.
 GROWTH = 1.25
+AFTER_STAGING = ("apply", "commit", "upkeep")
+"""Steps of a batch that follow its staging; the next one is staged meanwhile."""
 
 
 class Pacing:
@@ -125,10 +127,14 @@ class Pacing:
 def next_batch_bytes(size_bytes: int, seconds: Mapping[str, float]) -> int:
     """Return the bytes of segments that the next batch may have.
 
+    It may take as long to stage as the last one took after it was staged, so that neither waits for
+    the other.
+
     size_bytes: size of the last applied batch, 0 for none. seconds: duration of its steps; staging
-    and applying the next one are expected to take as long for each byte.
+    the next one is expected to take as long for each byte.
     """
-    stage_s, apply_s = seconds.get("stage", 0.0), seconds.get("apply", 0.0)
+    stage_s = seconds.get("stage", 0.0)
+    apply_s = sum(seconds.get(step, 0.0) for step in AFTER_STAGING)
     if not size_bytes or stage_s <= 0:
         return FIRST_BYTES
     return min(MAX_BYTES, max(FIRST_BYTES, int(size_bytes * GROWTH * apply_s / stage_s)))
