@@ -10,9 +10,11 @@ log, which are kept for a day.
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ READ_CHANGES = 5_000
 FLOW_CHANGES = 10
 SAMPLES = 20
 GOALS = {"delta": 250_000, "iceberg": 300_000}
+SUMS = "count(*), sum(n), max(b)"
 
 
 class OneSession:
@@ -141,92 +144,99 @@ def bench_sustained(given: argparse.Namespace, session: Session) -> None:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def readers(
-    lake: Lake, session: Session, version: int, metadata: str
-) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield readers of a version of the hot table; each returns its rows' number and a sum."""
-    columns = "count(*), sum(n), max(b)"
-    name = lake.sql_name(NAME)
-    if lake.name == "delta":
-        path = str(lake.folder / NAME.schema / NAME.name)
+@dataclass(frozen=True)
+class Read:
+    """A hot table to be read.
 
-        def with_delta_rs() -> object:
-            builder = QueryBuilder().register("t", DeltaTable(path, version=version))
-            return builder.execute(f"select {columns} from t").read_all()
+    Attributes:
+        metadata: Iceberg's newest metadata file; empty for Delta.
+        file_count, dead_count: Its files, and their deleted rows.
+    """
 
-        def with_polars() -> object:
-            return (
-                polars.scan_delta(path, version=version)
-                .select(polars.len(), polars.col("n").sum(), polars.col("b").max())
-                .collect()
-            )
+    lake: Lake
+    session: Session
+    metadata: str
+    file_count: int
+    dead_count: int
 
-        yield "delta-rs", with_delta_rs
-        yield "polars", with_polars
-    else:
+    @classmethod
+    def of(cls, lake: Lake, session: Session) -> Read:
+        """Look at the newest version."""
+        table: Any = lake.open(session).find(NAME)
+        files = table.snapshot(refresh=True).files
+        return cls(
+            lake=lake,
+            session=session,
+            metadata="" if lake.place is None else table.metadata_location(),
+            file_count=len(files),
+            dead_count=sum(file.dead_count for file in files),
+        )
 
-        def with_pyiceberg() -> object:
-            scan = StaticTable.from_metadata(metadata).scan(
-                snapshot_id=version, selected_fields=("id", "n", "b")
-            )
-            return scan.to_arrow()
+    def readers(self) -> dict[str, Callable[[], object]]:
+        """Return readers by name; each returns the rows' number and a sum, or the rows."""
+        first = {"delta-rs": self._by_delta_rs} if not self.metadata else {}
+        second = {"pyiceberg": self._by_pyiceberg} if self.metadata else {}
+        return {**first, **second, "polars": self._by_polars, "Spark": self._by_spark}
 
-        def with_polars() -> object:
-            return (
-                polars.scan_iceberg(metadata, snapshot_id=version)
-                .select(polars.len(), polars.col("n").sum(), polars.col("b").max())
-                .collect()
-            )
+    @property
+    def _path(self) -> str:
+        return str(self.lake.folder / NAME.schema / NAME.name)
 
-        yield "pyiceberg", with_pyiceberg
-        yield "polars", with_polars
+    def _by_delta_rs(self) -> object:
+        builder = QueryBuilder().register("t", DeltaTable(self._path))
+        return builder.execute(f"select {SUMS} from t").read_all()
 
-    def with_spark() -> object:
-        statement = f"select {columns} from {name} version as of {version}"
-        return session.spark.sql(statement).toJSON().collectAsList()
+    def _by_pyiceberg(self) -> object:
+        scan = StaticTable.from_metadata(self.metadata).scan(selected_fields=("id", "n", "b"))
+        return scan.to_arrow().num_rows
 
-    yield "Spark", with_spark
+    def _by_polars(self) -> object:
+        frame = (
+            polars.scan_iceberg(self.metadata) if self.metadata else polars.scan_delta(self._path)
+        )
+        return frame.select(polars.len(), polars.col("n").sum(), polars.col("b").max()).collect()
+
+    def _by_spark(self) -> object:
+        statement = f"select {SUMS} from {self.lake.sql_name(NAME)}"
+        return self.session.spark.sql(statement).toJSON().collectAsList()
 
 
 def bench_read(given: argparse.Namespace, session: Session) -> None:
     """Compare reading a table between two compactions with reading its rewritten files.
 
-    The batches leave as many small files and deleted rows as upkeep lets be.
+    The batches leave as many small files and deleted rows as upkeep lets be. Two lakes get the same
+    batches, so that each reader reads the newest version of both by turns.
     """
     for kind in given.formats:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
             folder = Path(name)
-            lake = make_lake(kind, folder / kind, session)
-            fill_table(lake.open(session), NAME, given.rows, 10)
-            log, keys = Log(folder / "log"), Keys(given.rows)
-            batches, changes = READ_BATCHES, min(READ_CHANGES, given.rows // 200)
-            write_segments(log, keys, batches * changes, changes)
-            run = LakeRun(
-                lake.format,
-                lake.url,
-                log.folder,
-                jobs=session,
-                log_id=LOG_ID,
-                limits=DEFAULT_LIMITS,
-            )
-            for number in range(batches):
-                staged = run.stage(place=number % 2, files_max=1)
-                assert staged is not None
-                run.apply(staged)
+            changes = min(READ_CHANGES, given.rows // 200)
+            log = Log(folder / "log")
+            write_segments(log, Keys(given.rows), READ_BATCHES * changes, changes)
+            lakes = [make_lake(kind, folder / place / kind, session) for place in "ab"]
+            for lake in lakes:
+                fill_table(lake.open(session), NAME, given.rows, 10)
+                apply_batches(lake, session, log)
+            rewrite(lakes[1], session)
+            compare_reads(*(Read.of(lake, session) for lake in lakes), given.rounds)
+
+
+def apply_batches(lake: Lake, session: Session, log: Log) -> None:
+    """Apply each segment of a log as a batch."""
+    run = LakeRun(
+        lake.format,
+        lake.url,
+        log.folder,
+        jobs=session,
+        log_id=LOG_ID,
+        limits=DEFAULT_LIMITS,
+    )
+    for number in itertools.count():
+        staged = run.stage(place=number % 2, files_max=1)
+        if staged is None:
             run.close()
-            before = read_table(lake, session)
-            rewrite(lake, session)
-            after = read_table(lake, session)
-            compare_reads(lake, session, before, after, given.rounds)
-
-
-def read_table(lake: Lake, session: Session) -> tuple[int, str, int, int]:
-    """Return version and metadata file of the hot table, and its files and deleted rows."""
-    table: Any = lake.open(session).find(NAME)
-    snapshot = table.snapshot(refresh=True)
-    metadata = "" if lake.place is None else table.metadata_location()
-    dead = sum(file.dead_count for file in snapshot.files)
-    return snapshot.version, metadata, len(snapshot.files), dead
+            return
+        run.apply(staged)
 
 
 def rewrite(lake: Lake, session: Session) -> None:
@@ -244,43 +254,34 @@ def rewrite(lake: Lake, session: Session) -> None:
         session.spark.sql(statement).collect()
 
 
-def compare_reads(
-    lake: Lake,
-    session: Session,
-    before: tuple[int, str, int, int],
-    after: tuple[int, str, int, int],
-    rounds: int,
-) -> None:
-    """Read both versions in turn with each reader, and print the ratio of the CPU seconds."""
-    sides = [
-        dict(readers(lake, session, version, after[1] or metadata))
-        for version, metadata, _, _ in (before, after)
-    ]
-    for reader in sides[0]:
+def compare_reads(before: Read, after: Read, rounds: int) -> None:
+    """Read both tables in turn with each reader, and print the ratio of the CPU seconds."""
+    for reader in before.readers():
         best = [float("inf")] * 2
         for _ in range(rounds + 2):
             found = []
-            for number, side in enumerate(sides):
+            for number, side in enumerate((before, after)):
                 reading = Reading()
                 with reading.measure():
-                    found.append(side[reader]())
+                    found.append(side.readers()[reader]())
                 best[number] = min(best[number], reading.cpu_s)
-            if reader != "pyiceberg" and str(found[0]) != str(found[1]):
+            if str(found[0]) != str(found[1]):
                 raise ValueError(f"{reader} reads {found[0]} and {found[1]}")
         show(
             "read",
-            format=lake.name,
+            format=before.lake.name,
             reader=reader,
-            files=before[2],
-            dead_rows=before[3],
-            rewritten_files=after[2],
+            files=before.file_count,
+            dead_rows=before.dead_count,
+            rewritten_files=after.file_count,
             cpu_s=best[0],
             rewritten_cpu_s=best[1],
         )
         print(
-            f"{lake.name:<8} {reader:<10} {best[0]:.3f} CPU s with {before[2]} files and "
-            f"{before[3]:,} deleted rows, {best[1]:.3f} with {after[2]} rewritten files: ratio "
-            f"{best[0] / max(best[1], 1e-9):.2f} (goal 1.3 at most)",
+            f"{before.lake.name:<8} {reader:<10} {best[0]:.3f} CPU s with {before.file_count} "
+            f"files and {before.dead_count:,} deleted rows, {best[1]:.3f} with "
+            f"{after.file_count} rewritten files: ratio {best[0] / max(best[1], 1e-9):.2f} (goal "
+            "1.3 at most)",
             flush=True,
         )
 
