@@ -3,8 +3,7 @@
 Estimates. Sustained: 640,000 (Iceberg) and 500,000 (Delta) changes per CPU second in batches of
 1,000,000 changes, of which a batch of one segment has a fifth; two cores stage and apply at the
 same time. Reading: 1.3 times the CPU of rewritten files at most, of which the deletions are 0.1.
-Flow: each number of files stays below its limit from the first hour on, but the versions in Delta's
-log, which are kept for a day.
+Flow: each number of live files and versions stays below its limit from the third hour on.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from bench.lake_data import (
 from bench.lake_meter import Reading, load_average, show
 from harness.lake.applying import LakeRun
 from penstock.engines.lake.upkeep import DEFAULT_LIMITS
+from penstock.host.clock import RealClock
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.session import Session
 from penstock.log import list_segments
@@ -47,6 +47,8 @@ WARM_SEGMENTS = 6
 READ_BATCHES = 45
 READ_CHANGES = 5_000
 FLOW_CHANGES = 10
+FLOW_HOURS = 3
+DAY_US = 24 * 3600 * 1_000_000
 SAMPLES = 20
 GOALS = {"delta": 250_000, "iceberg": 300_000}
 SUMS = "count(*), sum(n), max(b)"
@@ -333,11 +335,26 @@ def count_files(folder: Path) -> dict[str, int]:
     return found
 
 
+class DayClock(RealClock):
+    """Clock by which a number of commits takes a day."""
+
+    def __init__(self, commits: int) -> None:
+        """Begin now. commits: of a day."""
+        self._began_us = time.time_ns() // 1000
+        self._step_us = DAY_US // commits
+        self.count = 0
+
+    def now_us(self) -> int:
+        """Return the wall time of the day: microseconds since 1970 UTC."""
+        return self._began_us + self.count * self._step_us
+
+
 def bench_flow(given: argparse.Namespace, session: Session) -> None:
     """Commit the batches of a day to one table, and count its files meanwhile.
 
-    A batch every 4.3 s is 20,000 a day. Retention is scaled: a version lives as many commits as on
-    a day. Jobs run in the driver, since the counts are the figures.
+    A batch every 4.3 s is 20,000 a day. The loader's clock runs faster, so that upkeep is due as
+    often as on a day, and versions are kept as long: three hours. Jobs run in the driver, since the
+    counts are the figures. Files that no version needs any more are not deleted on the first day.
     """
     for kind in given.formats:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
@@ -348,16 +365,21 @@ def flow(given: argparse.Namespace, lake: Lake, session: Session, folder: Path) 
     """Run the flow on one lake."""
     fill_table(lake.open(session), NAME, min(given.rows, 100_000), 2)
     log, keys = Log(folder / "log"), Keys(min(given.rows, 100_000))
+    clock = DayClock(given.commits)
     run = LakeRun(
         lake.format,
-        lake.url,
+        lake.url + ("&" if "?" in lake.url else "?") + f"versionHours={FLOW_HOURS}",
         log.folder,
         jobs=DriverJobs(session),
         log_id=LOG_ID,
         limits=DEFAULT_LIMITS,
+        clock=clock,
     )
     sample = max(1, given.commits // SAMPLES)
     began = time.monotonic()
+    place = lake.folder / NAME.schema / NAME.name
+    if lake.place is not None:
+        place = lake.folder / lake.place.namespace / NAME.schema / NAME.name
     for first in range(0, given.commits, sample):
         reading = Reading()
         with reading.measure():
@@ -366,27 +388,18 @@ def flow(given: argparse.Namespace, lake: Lake, session: Session, folder: Path) 
                 staged = run.stage(place=number % 2, files_max=1)
                 assert staged is not None
                 run.apply(staged)
-        if lake.place is not None and first == 0:
-            # Three hours are an eighth of the day that the commits simulate.
-            day_ms = reading.wall_s / sample * given.commits * 1000
-            session.spark.sql(
-                f"alter table {lake.sql_name(NAME)} set tblproperties "
-                f"('history.expire.max-snapshot-age-ms' = '{max(1, round(day_ms / 8))}')"
-            ).collect()
+                clock.count += 1
         for path in list_segments(log.folder)[:-1]:
             path.path.unlink()
         table: Any = lake.open(session).find(NAME)
         snapshot = table.snapshot(refresh=True)
-        place = lake.folder / NAME.schema / NAME.name
-        if lake.place is not None:
-            place = lake.folder / lake.place.namespace / NAME.schema / NAME.name
         show(
             "flow",
             format=lake.name,
             commits=first + sample,
             live_files=len(snapshot.files),
             dead_rows=sum(file.dead_count for file in snapshot.files),
-            versions=getattr(table, "version_count", -1),
+            versions=table.version_count,
             cpu_s_per_commit=reading.cpu_s / sample,
             wall_s_per_commit=reading.wall_s / sample,
             **count_files(place),

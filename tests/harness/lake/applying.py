@@ -21,6 +21,7 @@ from penstock.engines.lake.known_tables import encode_record
 from penstock.engines.lake.partitions import parse_term, resolve_terms
 from penstock.engines.lake.target import LakeEngine
 from penstock.engines.lake.upkeep import Limits
+from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.sql_target import StagedBatch, open_stager
 from penstock.log.layout import next_segments
 from penstock.model import Identity, MarkerKind, Relation, TableName
@@ -81,10 +82,12 @@ class LakeRun:
         limits: Limits | None = None,
         threads_max: int = 2,
         choices: Choices = NO_CHOICES,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
         """Connect, and bind the lake to the log.
 
         limits: of upkeep; None: small ones. threads_max, choices: see `BatchOptions`.
+        clock: of the loader.
         """
         self._choices = choices
         self._threads_max = threads_max
@@ -94,7 +97,9 @@ class LakeRun:
         self._url, self._log, self._log_id = url, log, log_id
         self._policies, self._starts = policies, starts or {}
         self.engine = LakeEngine(table_format, limits or Limits(count=3, dead_rows_min=3))
-        self.target = self.engine.open_target(url, {}, policies=policies, choices=choices)
+        self.target = self.engine.open_target(
+            url, {}, policies=policies, choices=choices, clock=clock
+        )
         self.target.use(lambda: self.jobs)
         self.applied = self.target.bind(log_id)
         self._stager = self._open_stager()
