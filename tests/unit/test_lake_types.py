@@ -24,6 +24,7 @@ from penstock.codec.types import (
     map_column,
     map_lake_column,
     parse_choices,
+    parse_value,
 )
 from penstock.codec.types.source_type import Engine
 from penstock.model import Column, TableName
@@ -309,3 +310,31 @@ def test_a_plan_shows_the_mapping_with_its_choices() -> None:
     choices = parse_choices({"dates out of range": "null"}, Engine.POSTGRESQL)
     source_text = map_column(column, source, target, choices=choices).equal.source
     assert source_text.startswith("case when ({} < timestamp with time zone '0001")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        (r"\x00ff", "binary", b"\0\xff"),
+        ("4100", "binary", b"A\0"),
+        (r"\x", "binary", b""),
+        (r"\x41", "string", r"\x41"),
+        ("7", "int32", 7),
+        ("t", "bool", True),
+        ("1.50", "decimal(5,2)", Decimal("1.50")),
+        ("2026-11-30", "date", date(2026, 11, 30)),
+    ],
+)
+def test_the_value_of_older_rows_is_read_from_its_text(text: str, kind: str, expected: Any) -> None:
+    """Bytes are hexadecimal in the log, with PostgreSQL's prefix, and in Iceberg without it."""
+    assert parse_value(text, kind).as_py() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "loss"), [("0000-00-00", "date", "zero dates"), (r"\xzz", "binary", "")]
+)
+def test_a_value_of_older_rows_that_does_not_fit(text: str, kind: str, loss: str) -> None:
+    """The loss says which choice there is."""
+    with pytest.raises(ValueUnfit) as refused:
+        parse_value(text, kind)
+    assert refused.value.loss == loss

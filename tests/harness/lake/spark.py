@@ -30,7 +30,7 @@ def lake_properties(more: Mapping[str, str] | None = None) -> dict[str, str]:
         "spark.driver.memory": "768m",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "1",
-        # Delta lists the files of a VACUUM in as many tasks: 10,000, if nobody says otherwise.
+        # Delta lists the files of a VACUUM in as many tasks: 10,000 by default.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.sql.adaptive.enabled": "false",
         **(more or {}),
