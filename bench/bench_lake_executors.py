@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
@@ -99,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.quick:
         given.rows, given.changes, given.rounds = 40_000, 20_000, 1
     print(json.dumps(describe_machine()), flush=True)
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # executors run a function of ours
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         folder = Path(name)
         logs = {
