@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from bench.bench_lake import NO_UPKEEP
 from bench.bench_scale import EXECUTORS, cluster
 from bench.harness import describe_machine
 from bench.lake_data import (
@@ -74,6 +75,7 @@ def measure(
             jobs=session,
             log_id=LOG_ID,
             threads_max=executors,
+            limits=NO_UPKEEP,
         )
     ) as run:
         for number in itertools.count():
