@@ -296,7 +296,7 @@ def bench_batches(
         print("warming up; the next figures do not count", flush=True)
         compared.run(20 * shape.tables, 1, given.warm)
         for size in sizes:
-            repeats = 1 if given.quick else REPEATS.get(size, 1)
+            repeats = 1 if given.quick else given.repeats or REPEATS.get(size, 1)
             compared.run(size, given.rounds, repeats)
         compared.close()
 
@@ -340,6 +340,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=ROWS, help="rows of a table")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", type=int, nargs="*", help="changes of a batch")
+    parser.add_argument("--repeats", type=int, help="batches of one reading")
     parser.add_argument("--warm", type=int, default=20, help="batches that do not count")
     parser.add_argument("--changes", type=int, default=4_500_000, help="of the part sustained")
     parser.add_argument("--commits", type=int, default=20_000, help="of the part flow")
