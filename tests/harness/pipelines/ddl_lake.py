@@ -211,7 +211,7 @@ def _show(value: Any, of_type: str, kind: str) -> str | None:
 
 _DECIMAL = re.compile(r"(?:numeric|decimal)\((\d+),(\d+)\)")
 _POSTGRES_TYPES = (
-    (r"smallint$|integer$|(\w+\.)?posint$", "int32"),  # that domain is over integer
+    (r"smallint$|integer$|(\w+\.)?(posint|small)$", "int32"),  # domains over them
     (r"(bigint|oid)$", "int64"),
     (r"real$", "float32"),
     (r"double precision$", "float64"),
