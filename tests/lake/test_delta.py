@@ -700,10 +700,6 @@ class TestShape:
         )
         lake.check(table, {name: ["x"], "id": [1]})
 
-    def test_a_copy_without_columns_is_refused(self, lake: Lake) -> None:
-        table = lake.create((LakeColumn(name="v", type="int32"),))
-        assert find_refusals(table, table.snapshot(), []) == ["v: a Delta table keeps one column"]
-
     def test_changes_that_delta_cannot_make_in_place_are_refused(self, lake: Lake) -> None:
         table = lake.create()
         snapshot = table.snapshot()

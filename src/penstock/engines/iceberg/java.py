@@ -65,8 +65,8 @@ class Iceberg:
         Args:
             update: Iceberg's update.
             kind: Its interface, such as `RowDelta`.
-            method: The method's name, which takes a data file, or deletions if its name says so.
-            entries: JSON objects of Iceberg's `ContentFileParser`: data files or deletions.
+            method: The method's name.
+            entries: JSON objects of Iceberg's `ContentFileParser`: data files, or deletions.
             spec: The table's partition spec.
         """
         if len(entries) < MANY:
