@@ -58,6 +58,7 @@ class OneSession:
     """Keeper of a session that is there already; see `SessionKeeper`."""
 
     is_local = is_ready = True
+    is_lost = False
     restart_count = 0
 
     def __init__(self, session: Session) -> None:

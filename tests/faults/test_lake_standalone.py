@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from harness.faults.kills import POSTGRES, listening, make_database, make_server
-from harness.lake.readers import Rows, read_delta, read_iceberg, rows_of, text_of
+from harness.lake.readers import LakeReader, Rows, text_of
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import write_pipeline
 from plugins.standalone import Standalone
@@ -52,8 +52,9 @@ class LakeOnCluster:
         """Fill the source, and write the pipeline file."""
         self.once = folder / "once"
         self.once.mkdir()
-        self._source, self._kind = source, kind
-        self._lake = folder / "lake"
+        self._source = source
+        lake = folder / "lake"
+        self._reader = LakeReader(kind, lake)
         self._ended = threading.Event()
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._error: Exception | None = None
@@ -62,12 +63,12 @@ class LakeOnCluster:
                 sql.execute(statement.encode())
         catalogue = {
             "spark.sql.catalog.lake.type": "hadoop",
-            "spark.sql.catalog.lake.warehouse": str(self._lake),
+            "spark.sql.catalog.lake.warehouse": str(lake),
         }
         self.path = write_pipeline(
             folder,
             source,
-            f"delta+file://{self._lake}" if kind == "delta" else "iceberg://lake/shop",
+            f"delta+file://{lake}" if kind == "delta" else "iceberg://lake/shop",
             tables=["public.*"],
             sections={
                 "target": {"batchSeconds": 0.5},
@@ -103,12 +104,7 @@ class LakeOnCluster:
 
     def in_lake(self, name: str) -> Rows:
         """Return the lake's rows of a table; none while it does not exist."""
-        read = read_delta if self._kind == "delta" else read_iceberg
-        folder = self._lake if self._kind == "delta" else self._lake / "shop"
-        try:
-            return rows_of(read(folder / "public" / name))
-        except Exception:  # no table yet, or a file that is being replaced
-            return []
+        return self._reader.rows("public", name)
 
     def at_source(self, name: str) -> Rows:
         """Return the source's rows of a table."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from harness.lake.readers import Rows, read_delta, read_iceberg, rows_of, text_of
+from harness.lake.readers import LakeReader, Rows, text_of
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import Ran, penstock, write_pipeline
 from harness.servers.engines import Place, new_place
@@ -34,11 +34,12 @@ class Shop:
     """A source, its writer, and a pipeline into a lake."""
 
     def __init__(self, folder: Path, place: Place, kind: str, apply: str) -> None:
-        self.place, self._kind, self.apply = place, kind, apply
-        self._lake = folder / "lake"
+        self.place, self.apply = place, apply
+        lake = folder / "lake"
+        self._reader = LakeReader(kind, lake)
         for name in ("item", "other", "late"):
             place.run(ITEM.format(name), FILL.format(name))
-        url = f"delta+file://{self._lake}" if kind == "delta" else "iceberg://lake/shop"
+        url = f"delta+file://{lake}" if kind == "delta" else "iceberg://lake/shop"
         self.path = write_pipeline(
             folder,
             place.url,
@@ -50,7 +51,7 @@ class Shop:
                 "spark": {"master": "local[2]"},
                 "spark.conf": {
                     "spark.sql.catalog.lake.type": "hadoop",
-                    "spark.sql.catalog.lake.warehouse": str(self._lake),
+                    "spark.sql.catalog.lake.warehouse": str(lake),
                 },
             },
         )
@@ -86,12 +87,7 @@ class Shop:
 
     def in_lake(self, name: str) -> Rows:
         """Return the lake's rows of a table; none while it does not exist."""
-        read = read_delta if self._kind == "delta" else read_iceberg
-        folder = self._lake if self._kind == "delta" else self._lake / "shop"
-        try:
-            return rows_of(read(folder / self.place.namespace / name))
-        except Exception:  # no table yet, or a file that is being replaced
-            return []
+        return self._reader.rows(self.place.namespace, name)
 
     def is_equal(self, *names: str) -> bool:
         """Return whether tables have the source's rows. A look has a pause, because it costs."""

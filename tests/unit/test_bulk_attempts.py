@@ -9,6 +9,7 @@ import pytest
 
 from harness.pipelines.pipeline import pipeline
 from penstock.control.run import load_process
+from penstock.engines.lake.format import LakeFailed
 from penstock.host.errors import ConnectionLost, ServerUnreachable
 from penstock.load.bulk import BulkResult
 from penstock.load.loader_state import read_loader_state
@@ -20,10 +21,12 @@ class Sessions:
     """Fake factory that counts the requested sessions."""
 
     renewed = 0
+    is_lost = False
 
     def renew(self) -> None:
         """Return another session."""
         self.renewed += 1
+        self.is_lost = False
 
 
 def loading(
@@ -41,7 +44,9 @@ def loading(
 
     def once(*_: object) -> BulkResult:
         if errors:
-            raise errors.pop(0)
+            error = errors.pop(0)
+            sessions.is_lost = isinstance(error, SparkLost | LakeFailed)
+            raise error
         return BulkResult()
 
     monkeypatch.setattr(load, "bulk_load_once", once)
@@ -53,9 +58,10 @@ def test_lost_connections_and_sessions_are_tried_again(
 ) -> None:
     """A new session starts only if the old one died, a pause happens only if the network failed."""
     errors = [ConnectionLost("cut"), ServerUnreachable("away"), SparkLost("dead")]
-    load, sessions, waits = loading(monkeypatch, tmp_path, errors)  # type: ignore[arg-type]
+    errors.append(LakeFailed("the commit of a lake found Spark stopped"))
+    load, sessions, waits = loading(monkeypatch, tmp_path, errors)
     assert load.bulk_load(None, ()) == BulkResult()  # type: ignore[arg-type]
-    assert (sessions.renewed, len(waits)) == (1, 2)
+    assert (sessions.renewed, len(waits)) == (2, 2)
 
 
 def test_not_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ from penstock.load.loader_state import (
     write_loader_state,
 )
 from penstock.load.prefetch import StagePrefetch, Wanted
-from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
+from penstock.load.session import SessionKeeper
 from penstock.load.sql_target import loading_of
 from penstock.load.table_sync import JOBS, Copier, TableSyncFlow, options_for
 from penstock.log.closing import AppliedFiles
@@ -686,7 +686,7 @@ class Loader:
             self.state.problem = error.message
             self._show("ended", at_once=True)
             raise error
-        if isinstance(error, SparkLost | SparkJobFailed):
+        if self._sessions.is_lost:  # whatever noticed it: a job, or a commit of a lake's classes
             self._sessions.renew()
         self._is_away = is_outage(error)
         self.state.note_failure(error.message, now_us=self._clock.now_us(), wait_s=wait_s)

@@ -120,7 +120,7 @@ class SparkStartFailed(PenstockError):
 
 
 class SparkLost(PenstockError):
-    """The Java process of the Spark session is gone or does not answer."""
+    """The Java process of the Spark session is gone or does not answer, or Spark stopped in it."""
 
     code = "LD04"
     retry: ClassVar[Retry] = "backoff"
@@ -216,11 +216,12 @@ class Session:
         slots_are_fixed: bool = True,
         reporter: Reporter | None = None,
         warming: WarmUp | None = None,
+        parallelism: int | None = None,
     ) -> None:
         """Keep the context. jobs: name by which its jobs run and are cancelled.
 
         slots_are_fixed: no executor joins or leaves. reporter: receives the figures of tasks.
-        warming: ends with the first job.
+        warming: ends with the first job. parallelism: as last seen; the context is asked if None.
         """
         self._warming = warming or WarmUp()
         self._reporter = reporter
@@ -228,7 +229,8 @@ class Session:
         self.slots_are_fixed = slots_are_fixed
         self._context = context
         self._spark: Any = None
-        self._parallelism = int(context.defaultParallelism)  # as last seen
+        # As last seen.
+        self._parallelism = parallelism or int(context.defaultParallelism)
         self._gateway = gateway
         self.started_s = started_s
         """Seconds that the start took."""
@@ -280,6 +282,7 @@ class Session:
             slots_are_fixed=self.slots_are_fixed,
             reporter=self._reporter,
             warming=self._warming,
+            parallelism=self._parallelism,
         )
 
     def warm_up(self) -> None:
@@ -303,6 +306,18 @@ class Session:
     def alive(self) -> bool:
         """Return whether the JVM still runs."""
         return self._gateway.proc.poll() is None
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether no job can run any more: the JVM has ended, or Spark has stopped in it.
+
+        Spark stops after an error of its own that it cannot survive, and its JVM may run on.
+        """
+        try:
+            is_stopped = bool(self._context._jsc.sc().isStopped())
+        except (Py4JError, OSError, AttributeError):
+            return True
+        return is_stopped or not self.alive
 
     def run(
         self,
@@ -362,9 +377,9 @@ class Session:
             logger.debug("job not described", reason=type(error).__name__)
 
     def _job_error(self, error: BaseException) -> PenstockError:
-        if not self._answers():
+        if self.is_lost:
             return SparkLost(
-                "the Java process of the Spark session is gone",
+                "the Java process of the Spark session is gone, or Spark has stopped in it",
                 hint="penstock restarts the session; if it recurs, look at spark.log "
                 "in the run directory and at the machine's memory.",
             )
@@ -391,15 +406,6 @@ class Session:
             f"the Spark job failed: {last_line(text)}",
             hint="Look at spark.log in the run directory for the whole message.",
         )
-
-    def _answers(self) -> bool:
-        if not self.alive:
-            return False
-        try:
-            self._context._jsc.sc().isStopped()
-        except (Py4JError, OSError, AttributeError):
-            return False
-        return self.alive
 
     def close(self) -> None:
         """End the JVM; harmless if it has already ended."""
@@ -472,6 +478,11 @@ class PendingSession:
         assert self._session is not None
         return self._session
 
+    @property
+    def is_lost(self) -> bool:
+        """Return whether the session has started and is lost."""
+        return self.ready and self._session is not None and self._session.is_lost
+
     def close(self) -> None:
         """End the session; abort a start in progress."""
         if not self.ready:
@@ -501,6 +512,12 @@ class SessionKeeper:
         """Return whether `get` would neither wait nor start a session."""
         with self._lock:
             return self._pending is not None and self._pending.ready
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether the session that `get` returns is lost, so that `renew` helps."""
+        with self._lock:
+            return self._pending is not None and self._pending.is_lost
 
     def get(self) -> Session:
         """Return the session, started now if necessary. Raises the error of the start."""

@@ -45,3 +45,21 @@ def read_iceberg(folder: Path) -> pa.Table:
     version = (metadata / "version-hint.text").read_text()
     found = StaticTable.from_metadata(f"file://{metadata}/v{version}.metadata.json")
     return found.scan().to_arrow()
+
+
+class LakeReader:
+    """Reader of a lake's tables, of another make than penstock's."""
+
+    def __init__(self, kind: str, lake: Path) -> None:
+        """Keep the place. kind: `delta` or `iceberg`. lake: its folder; of Iceberg the warehouse,
+        whose namespace is `shop`.
+        """
+        self._read = read_delta if kind == "delta" else read_iceberg
+        self._folder = lake if kind == "delta" else lake / "shop"
+
+    def rows(self, schema: str, name: str) -> Rows:
+        """Return the rows of a table; none while it does not exist."""
+        try:
+            return rows_of(self._read(self._folder / schema / name))
+        except Exception:  # no table yet, or a file that is being replaced
+            return []

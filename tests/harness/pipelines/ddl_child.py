@@ -116,6 +116,8 @@ class Keeper:
         """Return that it is available."""
         return True
 
+    is_lost = False
+
     def renew(self) -> None:
         """Do nothing: a session in this process cannot be lost."""
 

@@ -239,6 +239,7 @@ class LocalKeeper:
     """A session keeper without Spark."""
 
     is_ready = True
+    is_lost = False
 
     def __init__(self) -> None:
         self.session = LocalSession()
@@ -250,5 +251,6 @@ class LocalKeeper:
         return self.session
 
     def renew(self) -> None:
-        """Count the call."""
+        """Count the call; the session is another then."""
         self.renewed += 1
+        self.is_lost = False

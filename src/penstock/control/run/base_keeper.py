@@ -30,7 +30,7 @@ from penstock.host.state_file import StateFile
 from penstock.host.supervised import SupervisedThread
 from penstock.load.base import BaseHole, Compaction, read_tables, table_of
 from penstock.load.base_job import ReadTask
-from penstock.load.session import Session, SessionKeeper, SparkLost
+from penstock.load.session import Session, SessionKeeper
 from penstock.log import links
 from penstock.log.layout import LogState, list_segments, load_state
 from penstock.log.segment import open_segment
@@ -165,7 +165,7 @@ class BaseKeeper:
                 if self._ended.is_set():
                     return
                 logger.warning("base not moved on", error=error.message)
-                if isinstance(error, SparkLost) and self._owns:
+                if self._owns and self._sessions.is_lost:
                     self._sessions.renew()
                 self._ended.wait(patience.wait_s(error) or RETRIES.longest_s)
             else:

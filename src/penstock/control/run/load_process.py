@@ -49,7 +49,7 @@ from penstock.load.job_figures import Reporter
 from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.loader_state import LoaderState, write_loader_state
-from penstock.load.session import PendingSession, SessionKeeper, SparkLost, session_options
+from penstock.load.session import PendingSession, SessionKeeper, session_options
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import Planner, open_planner
 from penstock.ports.config import Config, LogPath, Mode, OnTableError
@@ -218,10 +218,11 @@ class _Load:
                 return work()
             except PenstockError as error:
                 wait_s = patience.wait_s(error)
-                if wait_s is None or not (isinstance(error, SparkLost) or is_outage(error)):
+                is_lost = self.sessions.is_lost
+                if wait_s is None or not (is_lost or is_outage(error)):
                     raise
                 logger.warning("bulk load goes on", reason=error.message, wait_s=round(wait_s, 1))
-                if isinstance(error, SparkLost):
+                if is_lost:
                     self.sessions.renew()
                     continue
                 state.state = "retrying"
