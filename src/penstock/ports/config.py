@@ -157,6 +157,8 @@ class ChangeExtractorSection:
         binlog_file: With binlog_position, the begin of a new log (MySQL, mode change); the present
             position by default.
         server_id: Our id as a replica; 0: made from the pipeline's name and directory.
+        start_lsn: The begin of a new log (SQL Server, mode change), in any spelling of an LSN; the
+            present position by default.
     """
 
     exit_when_idle: bool = False
@@ -171,6 +173,7 @@ class ChangeExtractorSection:
     binlog_file: str | None = None
     binlog_position: int | None = None
     server_id: int = 0
+    start_lsn: str | None = None
     heartbeat_seconds: float = 0
 
 

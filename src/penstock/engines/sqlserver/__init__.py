@@ -1,10 +1,26 @@
-"""SQL Server: not built yet. Its parameters are known, so that they are refused by name."""
+"""SQL Server: source and target."""
 
 from penstock.ports.registry import Descriptor
+
+_HERE = "penstock.engines.sqlserver"
 
 DESCRIPTOR = Descriptor(
     name="sqlserver",
     shown="SQL Server",
+    extra="sqlserver",
+    libraries=("mssql_python",),
+    schemes={"sqlserver": "sqlserver"},
     start_keys=frozenset({"startLsn"}),
     options={"changeExtractor": frozenset({"startLsn"})},
+    begins=(
+        "starts at a log sequence number",
+        "name the place with startLsn",
+    ),
+    has_schemas=True,
+    example="sqlserver://user:${PASSWORD}@host:1433/database",
+    parts={
+        "options": f"{_HERE}.url",
+        "position": "penstock.codec.sqlserver.lsn:SqlServerLsn",
+        "reach": f"{_HERE}.url:reach",
+    },
 )
