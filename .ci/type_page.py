@@ -3,9 +3,11 @@
 from pathlib import Path
 
 from penstock.codec.mysql.types import neutral_type
+from penstock.codec.sqlserver.types import neutral_type as sqlserver_neutral_type
 from penstock.codec.types import LOSSES, Engine, Mapping, Server, map_column
 from penstock.codec.types.mysql_text import by_bytes
 from penstock.codec.types.source_type import builtin_types
+from penstock.codec.types.to_sqlserver import COLLATION
 from penstock.model import ColumnDefinition
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -13,6 +15,7 @@ SERVERS = {
     Engine.POSTGRESQL: Server(engine=Engine.POSTGRESQL, version=(18,)),
     Engine.MYSQL: Server(engine=Engine.MYSQL, version=(8, 4, 0)),
     Engine.MARIADB: Server(engine=Engine.MARIADB, version=(11, 4, 0)),
+    Engine.SQLSERVER: Server(engine=Engine.SQLSERVER, version=(16,)),
     Engine.IGNITE: Server(engine=Engine.IGNITE, version=(2,)),
 }
 # Both formats have the same types; the page has them once.
@@ -49,6 +52,18 @@ SPELLINGS: dict[Engine, dict[str, tuple[str, ...]]] = {
         "enum": ("enum('a','b')",),
         "set": ("set('a','b')",),
     },
+    Engine.SQLSERVER: {
+        "decimal": ("decimal(12,2)", "decimal(38,38)"),
+        "char": ("char(10)",),
+        "varchar": ("varchar(100)", "varchar(max)"),
+        "nchar": ("nchar(10)",),
+        "nvarchar": ("nvarchar(100)", "nvarchar(max)"),
+        "binary": ("binary(10)",),
+        "varbinary": ("varbinary(100)", "varbinary(max)"),
+        "time": ("time(3)", "time(7)"),
+        "datetime2": ("datetime2(3)", "datetime2(7)"),
+        "datetimeoffset": ("datetimeoffset(3)", "datetimeoffset(7)"),
+    },
     Engine.IGNITE: {
         "decimal": ("decimal(12,2)", "decimal"),
         "varchar": ("varchar(100)", "varchar"),
@@ -58,7 +73,9 @@ SPELLINGS[Engine.MARIADB] = SPELLINGS[Engine.MYSQL] | {
     "decimal": ("decimal(12,2)", "decimal(65,38)")
 }
 MORE = {Engine.POSTGRESQL: ("any_type[]", "an enum", "a composite type", "a type of an extension")}
-BY_BYTES = {by_bytes(server).sql for server in SERVERS.values() if server.engine.is_target}
+BY_BYTES = {by_bytes(server).sql for server in SERVERS.values() if server.engine.is_mysql} | {
+    COLLATION
+}
 HEAD = """\
 # Types across engines
 
@@ -66,7 +83,8 @@ Between servers of one engine every column keeps its type. Between engines a col
 below. A type without a counterpart in the target is stored as the text that the source prints,
 which is exact. `penstock plan shop.toml` shows it for your own tables before anything runs.
 `make type-page` writes this page from the table in `penstock.codec.types`, and the tests try every
-row of it on real servers, with the values at the edges of each type.
+row of it on real servers, with the values at the edges of each type. The rows of SQL Server are
+tried with Microsoft's driver on penstock's own server of its protocol: no SQL Server was run.
 
 ## Possible losses, and your choices
 
@@ -90,25 +108,26 @@ BETWEEN = """\
 ## Names
 
 Names are always quoted, so reserved words can be used. A schema of PostgreSQL is a database of
-MySQL and MariaDB; `[target.map]` gives it another name. PostgreSQL allows 63 bytes in a name, the
-others 64 characters, a lake 200 bytes. A longer name is refused, or shortened with
-`"long names" = "shorten"`: it becomes the name's beginning and eight
-digits of a hash of the whole name, the same on every run.
+MySQL and MariaDB, and a schema of SQL Server; `[target.map]` gives it another name. PostgreSQL
+allows 63 bytes in a name, MySQL and MariaDB 64 characters, SQL Server 128, a lake 200 bytes. A
+longer name is refused, or shortened with `"long names" = "shorten"`: it becomes the name's
+beginning and eight digits of a hash of the whole name, the same on every run.
 Two tables or columns that would have the same name in the target are refused, with their names:
-names of columns that differ only in case are equal in MySQL, MariaDB and lakes, and so are names of
-tables of MySQL and MariaDB if `lower_case_table_names` is not 0.
+names of columns that differ only in case are equal in MySQL, MariaDB, SQL Server and lakes, and so
+are names of tables of SQL Server, and of MySQL and MariaDB if `lower_case_table_names` is not 0.
 
 ## Keys and rows
 
-An index of MySQL or MariaDB holds 3,072 bytes, one of PostgreSQL 2,704. A text column in a key
-that has no length, or a greater one, becomes a `varchar` of the length that fits (`long keys`); a
-longer value is refused, never cut. A row of MySQL or MariaDB holds 65,535 bytes in addition to
-blobs and long texts: if the columns need more, the longest `varchar` columns become `longtext`.
+An index of MySQL or MariaDB holds 3,072 bytes, one of PostgreSQL 2,704, one of SQL Server 900. A
+text column in a key that has no length, or a greater one, becomes a `varchar` of the length that
+fits (`long keys`); a longer value is refused, never cut. A row of MySQL or MariaDB holds 65,535
+bytes in addition to blobs and long texts: if the columns need more, the longest `varchar` columns
+become `longtext`.
 
 Text from PostgreSQL is compared by its bytes in MySQL and MariaDB, as it is there: in utf8mb4,
-under a collation that ends in `_bin` (`by bytes` below). MySQL before 8.0.17 has no such
-collation in which blanks at the end count (`blanks in keys`). Between MySQL and MariaDB a
-collation that the target does not have is replaced by one that compares bytes.
+under a collation that ends in `_bin` (`by bytes` below). MySQL before 8.0.17 has no such collation
+in which blanks at the end count (`blanks in keys`), and SQL Server has none. Between MySQL and
+MariaDB a collation that the target does not have is replaced by one that compares bytes.
 
 ## When two values are equal
 
@@ -157,6 +176,8 @@ def _order(name: str) -> tuple[int, str]:
 
 def _mapping(text: str, source: Server, target: Server) -> Mapping:
     neutral = neutral_type(text) if source.engine.is_mysql else "string"
+    if source.engine is Engine.SQLSERVER:
+        neutral = sqlserver_neutral_type(text)
     column = ColumnDefinition(name="v", type_text=text, type_oid=0, typmod=-1, neutral=neutral)
     return map_column(column, source, target)
 

@@ -1,4 +1,4 @@
-"""Rules by which PostgreSQL, MySQL and MariaDB hold the types of Ignite.
+"""Rules by which PostgreSQL, MySQL, MariaDB and SQL Server hold the types of Ignite.
 
 Its values are Java's, so text may contain the character U+0000, a decimal any number of digits, and
 a timestamp nanoseconds. In MySQL and MariaDB a type is held like its counterpart of PostgreSQL.
@@ -149,8 +149,21 @@ _MAKERS: dict[str, Callable[[SourceType, int | None], Held]] = {
 # -- MySQL and MariaDB -------------------------------------------------------------------------
 
 
+def counterpart(kind: SourceType) -> SourceType | None:
+    """Return the type of PostgreSQL that holds the same values; None for an unknown type."""
+    if kind.base not in _COUNTERPARTS:
+        return None
+    return replace(kind, engine=Engine.POSTGRESQL, base=_COUNTERPARTS[kind.base][1])
+
+
+def note_of(kind: SourceType) -> str:
+    """Return what a reader of the plan must know of the type; empty if nothing."""
+    return {"object": NOTE_JSON, "other": NOTE_OTHER}.get(kind.base, "")
+
+
 def _in_mysql(kind: SourceType, target: Server, key_bytes: int | None) -> Held:
-    there = replace(kind, engine=Engine.POSTGRESQL, base=_COUNTERPARTS[kind.base][1])
+    there = counterpart(kind)
+    assert there is not None, "hold_type looked for it"
     found = to_mysql.hold_type(there, target, key_bytes)
     if kind.base == "timestamp":
         nanos = Case(
@@ -160,5 +173,4 @@ def _in_mysql(kind: SourceType, target: Server, key_bytes: int | None) -> Held:
             instead={ROUND: (found.write.sql, "{}")},
         )
         return replace(found, cases=(nanos, *found.cases))
-    note = {"object": NOTE_JSON, "other": NOTE_OTHER}.get(kind.base, found.note)
-    return replace(found, note=note)
+    return replace(found, note=note_of(kind) or found.note)

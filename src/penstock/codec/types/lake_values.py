@@ -24,12 +24,14 @@ import pyarrow.compute as pc
 from penstock.codec.columns import arrow_type, cast_exactly
 from penstock.codec.exact_text import exact_texts, time_text
 from penstock.codec.types.mapping import ERROR, NULL, ROUND
+from penstock.codec.types.mapping import UTC as UTC_CHOICE
 from penstock.codec.types.to_lake import LakeMapping
 
 _NO_CHOICES: Mapping[str, str] = {}
 _DATES = "dates out of range"
 _ZERO_DATES = "zero dates"
 _NANOSECONDS = "nanoseconds"
+_OFFSETS = "offsets"
 _NOT_A_NUMBER = "not a number"
 
 _DAY_US = 86_400_000_000
@@ -38,7 +40,8 @@ _US_FIRST, _US_LAST = _DAY_FIRST * _DAY_US, (_DAY_LAST + 1) * _DAY_US - 1
 _HEX = np.frombuffer(b"".join(b"%02x" % number for number in range(256)), np.uint8).reshape(-1, 2)
 _UUID_DIGITS = np.array([n for n in range(36) if n not in (8, 13, 18, 23)])
 _TEMPORAL_TEXT = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d+))?)?(?:\+00(?::?00)?|Z)?\Z"
+    r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d+))?)?"
+    r"(?:\+00|Z|([-+])(\d\d):?(\d\d))?\Z"
 )
 _TRUE, _FALSE = frozenset(("t", "true", "1")), frozenset(("f", "false", "0"))
 
@@ -248,7 +251,8 @@ def _cut_fraction(texts: pa.Array, fraction: int | None) -> pa.Array:
 def _from_text(texts: pa.Array, name: str, chosen: Mapping[str, str]) -> pa.Array:
     """Return the values that texts stand for: all at once, or one by one if some do not fit."""
     kind = lake_arrow_type(name)
-    if name != "bool":
+    # Arrow would take an offset into account in silence.
+    if name != "bool" and _OFFSETS not in chosen:
         with contextlib.suppress(pa.ArrowInvalid):
             return cast_exactly(texts, kind)
     read = _READERS[name.partition("(")[0]]
@@ -331,12 +335,17 @@ def _read_temporal(text: str, chosen: Mapping[str, str]) -> datetime:
         raise ValueUnfit(_ZERO_DATES, 1, "no calendar has this date") from error
     nanoseconds = int(digits.ljust(9, "0")[:9]) if digits else 0
     microseconds = (nanoseconds + 500) // 1000
-    return _add_microseconds(whole, microseconds)
+    east = timedelta(0)
+    if match[8]:
+        east = timedelta(hours=int(match[8] + match[9]), minutes=int(match[8] + match[10]))
+    if east and chosen.get(_OFFSETS, ERROR) != UTC_CHOICE:
+        raise ValueUnfit(_OFFSETS, 1, "the moment has an offset from UTC")
+    return _add(whole, timedelta(microseconds=microseconds) - east)
 
 
-def _add_microseconds(whole: datetime, microseconds: int) -> datetime:
+def _add(whole: datetime, more: timedelta) -> datetime:
     try:
-        return whole + timedelta(microseconds=microseconds)
+        return whole + more
     except OverflowError as error:
         raise ValueUnfit(_DATES, 1, "the year is not between 1 and 9999") from error
 

@@ -4,12 +4,12 @@ Losses between engines have a name for people and possible choices; `[target.typ
 Nothing lossy happens without a choice.
 
 Forms are comparable texts of values, which each server computes for itself. Two values of different
-engines are equal if these texts are. Templates have `{}` in the place of the quoted column; those
-of lakes name the kind, because penstock computes these texts itself. They return text in UTF-8, or
-NULL for NULL, with our sessions' settings: EXACT_TEXT_SETTINGS on PostgreSQL, time_zone '+00:00' on
-MySQL and MariaDB.
+engines are equal if these texts are. Templates have `{}` in the place of the quoted column. They
+return text in UTF-8, or NULL for NULL, with our sessions' settings: EXACT_TEXT_SETTINGS on
+PostgreSQL, time_zone '+00:00' on MySQL and MariaDB. Those of lakes and SQL Server name the kind,
+because penstock computes these texts itself.
 
-Not here: the rules (`to_postgres`, `to_mysql`, `among_mysql`).
+Not here: the rules (`to_postgres`, `to_mysql`, `among_mysql`, `from_sqlserver`, `to_sqlserver`).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Form:
             return _POSTGRES[self.kind]
         if engine is Engine.IGNITE:
             return VALUE  # there is no server that prints it
-        if engine.is_lake:
+        if engine.is_lake or engine is Engine.SQLSERVER:
             return f"{self.kind.name} {VALUE}"  # printed by penstock itself
         if self.kind is Kind.DATE:
             return _mysql_year_zero("cast({} as char)")
@@ -179,6 +179,7 @@ def _mysql_year_zero(text: str) -> str:
 
 EVERYTHING = "*"
 ERROR, NULL, TEXT, ROUND, REMOVE, SHORTEN = "error", "null", "text", "round", "remove", "shorten"
+UTC, ZERO = "utc", "zero"
 _ERROR_MEANS = "stop at the first such value, before it is written"
 _NULL_MEANS = "NULL in place of such a value"
 _TEXT_MEANS = "the column is text in the target and holds what the source prints"
@@ -228,7 +229,7 @@ LOSSES: dict[str, Loss] = {
         _loss(
             "dates out of range",
             "infinity and -infinity, and what the target's calendar does not reach: years before 1 "
-            "and after 9999, and in a TIMESTAMP those outside 1970 to 2038",
+            "and after 9999, in a TIMESTAMP those outside 1970 to 2038; and 24:00:00 in SQL Server",
             error=_ERROR_MEANS,
             null=_NULL_MEANS,
             text=_TEXT_MEANS,
@@ -238,6 +239,14 @@ LOSSES: dict[str, Loss] = {
             "NaN, Infinity and -Infinity",
             error=_ERROR_MEANS,
             null=_NULL_MEANS,
+            text=_TEXT_MEANS,
+        ),
+        _loss(
+            "subnormal numbers",
+            "floating-point numbers other than 0 between -2.2250738585072014e-308 and "
+            "2.2250738585072014e-308, in a real between -1.17549435e-38 and 1.17549435e-38",
+            error=_ERROR_MEANS,
+            zero="0 in place of such a value",
             text=_TEXT_MEANS,
         ),
         _loss(
@@ -252,6 +261,13 @@ LOSSES: dict[str, Loss] = {
             "times with digits after the microsecond",
             error=_ERROR_MEANS,
             round="round to the microsecond",
+            text=_TEXT_MEANS,
+        ),
+        _loss(
+            "offsets",
+            "the offset from UTC of a moment (datetimeoffset), if it is not +00:00",
+            error=_ERROR_MEANS,
+            utc="the same moment in UTC",
             text=_TEXT_MEANS,
         ),
         _loss(
@@ -273,7 +289,8 @@ LOSSES: dict[str, Loss] = {
         ),
         _loss(
             "blanks in keys",
-            "keys that differ in blanks at their end alone",
+            "keys that differ in blanks at their end alone, and in SQL Server keys of bytes that "
+            "differ in zeros at their end alone",
             error=_ERROR_MEANS,
         ),
         _loss(
@@ -392,6 +409,7 @@ def column_scope(table: TableName | None, column: str) -> str:
 
 
 AS_IS = "as is"
+PREPARE_SEPARATOR = "; "  # between several changes of one column
 AS_TEXT = "as text"
 
 
@@ -404,11 +422,13 @@ class Write:
             the staged value has its neutral type (text for `string`, `uint32` and `uint64`). On
             MySQL and MariaDB it is text in utf8mb4, or bytes for `binary`: `1` and `0` for bool,
             times as `2024-02-29 12:34:56.789` (UTC, without an offset, for timestamptz), others as
-            usual.
-        prepare: change that our own process makes to the text before it is sent, or empty: see
-            `prepare_values`.
-        needs_text: on MySQL and MariaDB the value must be staged as text, because its staging type
-            does not hold all of the source's values either.
+            usual. On SQL Server it has its neutral type: nvarchar(max) for `string`, bigint for
+            `uint32`, decimal(20,0) for `uint64`, datetime2(6) and datetimeoffset(6) for timestamps.
+        prepare: changes and checks that our own process makes before values are sent, or empty: see
+            `prepare_values`. On SQL Server all values that a type cannot hold are found there.
+        needs_text: on MySQL, MariaDB and SQL Server the value must be staged as text, because its
+            staging type does not hold all of the source's values either. On SQL Server `prepare`
+            returns this text.
     """
 
     name: str = AS_IS
@@ -560,22 +580,23 @@ def _expressions(
 ) -> tuple[Write, str]:
     """Return the conversion of values, and the source's text of them, with the choices."""
     sql, source = held.write.sql, held.source_form.sql(kind.engine)
-    prepare = held.write.prepare
+    prepare = [held.write.prepare]
     for case in held.cases:
         choice = chosen.get(case.loss, ERROR)
-        prepare = case.prepare.get(choice, prepare)
+        prepare.append(case.prepare.get(choice, ""))
         if choice in case.instead:
             instead = case.instead[choice]
             sql = _guard(case.waiting, instead[0], sql)
             source = _guard(case.stored, instead[1], source)
         elif choice == NULL:
             sql, source = _guard(case.waiting, "null", sql), _guard(case.stored, "null", source)
-        elif case.refusal:
+        elif case.refusal and choice == ERROR:
             sql = _guard(case.waiting, f"'{case.refusal}'", sql)
     if held.cast:
         sql = f"({sql}){held.cast}"
-    needs_text = any(case.waiting for case in held.cases)
-    return replace(held.write, sql=sql, prepare=prepare, needs_text=needs_text), source
+    needs_text = held.write.needs_text or any(case.waiting for case in held.cases)
+    prepared = PREPARE_SEPARATOR.join(filter(None, prepare))
+    return replace(held.write, sql=sql, prepare=prepared, needs_text=needs_text), source
 
 
 def _guard(condition: str, then: str, otherwise: str) -> str:

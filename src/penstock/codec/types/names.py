@@ -16,6 +16,7 @@ from penstock.model import PenstockError, TableDefinition, TableName
 
 POSTGRES_BYTES_MAX = 63
 MYSQL_CHARACTERS_MAX = 64
+SQLSERVER_UNITS_MAX = 128  # pairs of bytes of UTF-16
 LAKE_BYTES_MAX = 200  # folders have the names of tables
 _DIGEST_CHARACTERS = 8
 _LOSS = "long names"
@@ -34,7 +35,7 @@ class NameRules:
 
     Attributes:
         folds: names of tables and schemas that differ only in case are one there
-            (lower_case_table_names is not 0).
+            (lower_case_table_names is not 0; in SQL Server always, as by its usual collations).
         lowers: names are stored in lower case (it is 1).
         shorten: cut a name that is too long instead of refusing it.
     """
@@ -51,7 +52,8 @@ class NameRules:
         """Return the rules of a server, with its variable of that name (MySQL and MariaDB)."""
         return cls(
             engine=target.engine,
-            folds=target.engine.is_mysql and lower_case_table_names != 0,
+            folds=target.engine is Engine.SQLSERVER
+            or (target.engine.is_mysql and lower_case_table_names != 0),
             lowers=target.engine.is_mysql and lower_case_table_names == 1,
             shorten=choices.get(_LOSS) == SHORTEN,
         )
@@ -60,7 +62,17 @@ class NameRules:
         """Return whether a name is short enough."""
         if self.engine.is_mysql:
             return len(name) <= MYSQL_CHARACTERS_MAX
+        if self.engine is Engine.SQLSERVER:
+            return len(name.encode("utf-16-le")) // 2 <= SQLSERVER_UNITS_MAX
         return len(name.encode()) <= self._bytes_max
+
+    @property
+    def _most(self) -> str:
+        if self.engine.is_mysql:
+            return f"{MYSQL_CHARACTERS_MAX} characters"
+        if self.engine is Engine.SQLSERVER:
+            return f"{SQLSERVER_UNITS_MAX} characters"
+        return f"{self._bytes_max} bytes"
 
     @property
     def _bytes_max(self) -> int:
@@ -69,12 +81,7 @@ class NameRules:
     def problem(self, name: str) -> str:
         """Return why a name is not allowed in the target; empty if it is allowed."""
         if not self.fits(name) and not self.shorten:
-            most = (
-                f"{MYSQL_CHARACTERS_MAX} characters"
-                if self.engine.is_mysql
-                else f"{self._bytes_max} bytes"
-            )
-            return f"is longer than {most}, the most in {self.engine.label}"
+            return f"is longer than {self._most}, the most in {self.engine.label}"
         if self.engine.is_mysql and any(ord(character) > 0xFFFF for character in name):
             return f"has a character above U+FFFF, which {self.engine.label} does not allow"
         if self.engine.is_mysql and name.endswith(" "):
@@ -150,13 +157,14 @@ def target_columns(definition: TableDefinition, rules: NameRules) -> dict[str, s
     """Return a table's columns in the target. Raises NameRefused, with both names if they are
     equal.
 
-    Names of columns are case-insensitive in MySQL and MariaDB, whatever the setting, and for Spark.
+    Names of columns are case-insensitive in MySQL and MariaDB, whatever the setting, for Spark, and
+    in SQL Server by its usual collations.
     """
     result: dict[str, str] = {}
     taken: dict[str, str] = {}
     for column in definition.columns:
         target = rules.column(column.name)
-        same = target.lower() if rules.engine.is_mysql or rules.engine.is_lake else target
+        same = target if rules.engine is Engine.POSTGRESQL else target.lower()
         if other := taken.get(same):
             raise NameRefused(
                 f"columns {other} and {column.name} of {definition.name} would be one in "

@@ -1,4 +1,4 @@
-"""Parse column types of sources: PostgreSQL's spelling, MySQL's and Ignite's.
+"""Parse column types of sources: the spelling of PostgreSQL, MySQL, SQL Server and Ignite.
 
 An `Engine` with its version, a `Server`, is the side of a pipeline that has a type.
 """
@@ -11,6 +11,8 @@ from enum import StrEnum
 from typing import Self
 
 from penstock.codec.mysql.types import parse_type
+from penstock.codec.sqlserver.types import BUILTIN as SQLSERVER_BUILTIN
+from penstock.codec.sqlserver.types import parse_type as parse_sqlserver_type
 from penstock.model import Column, ColumnDefinition
 
 
@@ -20,6 +22,7 @@ class Engine(StrEnum):
     POSTGRESQL = "postgresql"
     MYSQL = "mysql"
     MARIADB = "mariadb"
+    SQLSERVER = "sqlserver"
     IGNITE = "ignite"
     DELTA = "delta"
     ICEBERG = "iceberg"
@@ -49,6 +52,7 @@ _LABELS = {
     Engine.POSTGRESQL: "PostgreSQL",
     Engine.MYSQL: "MySQL",
     Engine.MARIADB: "MariaDB",
+    Engine.SQLSERVER: "SQL Server",
     Engine.IGNITE: "Apache Ignite",
     Engine.DELTA: "Delta Lake",
     Engine.ICEBERG: "Apache Iceberg",
@@ -136,6 +140,8 @@ def builtin_types(engine: Engine) -> frozenset[str]:
         return POSTGRES_BUILTIN
     if engine is Engine.IGNITE:
         return IGNITE_BUILTIN
+    if engine is Engine.SQLSERVER:
+        return SQLSERVER_BUILTIN
     return MYSQL_BUILTIN | (MARIADB_ONLY if engine is Engine.MARIADB else frozenset())
 
 
@@ -177,6 +183,9 @@ class SourceType:
             collation = column.collation or ""
         if engine is Engine.POSTGRESQL:
             return cls.postgres(printed, column.neutral, base_type=column.base_type)
+        if engine is Engine.SQLSERVER:
+            text = column.base_type or printed
+            return cls.sqlserver(text, column.neutral, collation=collation)
         if engine is Engine.IGNITE:
             return replace(cls.postgres(printed, column.neutral), engine=engine)
         kind = cls.mysql(printed, column.neutral, engine, charset=charset, collation=collation)
@@ -221,6 +230,19 @@ class SourceType:
             unsigned=parsed.unsigned,
             zerofill="zerofill" in text.lower() and parsed.base not in ("enum", "set"),
             charset=charset,
+            collation=collation,
+        )
+
+    @classmethod
+    def sqlserver(cls, text: str, neutral: str, *, collation: str = "") -> Self:
+        """Return a type from the text of T-SQL."""
+        kind = parse_sqlserver_type(text)
+        return cls(
+            engine=Engine.SQLSERVER,
+            text=kind.text,
+            base=kind.base,
+            arguments=kind.arguments,
+            neutral=neutral,
             collation=collation,
         )
 

@@ -10,7 +10,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from penstock.codec.mysql.charsets import charset_named
-from penstock.codec.types import among_mysql, from_ignite, to_lake, to_mysql, to_postgres
+from penstock.codec.types import (
+    among_mysql,
+    from_ignite,
+    from_sqlserver,
+    to_lake,
+    to_mysql,
+    to_postgres,
+    to_sqlserver,
+)
 from penstock.codec.types.mapping import (
     NO_CHOICES,
     Choices,
@@ -143,7 +151,7 @@ def map_table(
             result[name] = _refuse_null(result[name], column_scope(definition.name, name))
     if source.engine is target.engine or target.engine.is_lake:
         return result
-    most = _MYSQL_COLUMNS_MAX if target.engine.is_mysql else _POSTGRES_COLUMNS_MAX
+    most = _columns_max(target.engine)
     if len(result) > most:
         first = definition.columns[0].name
         reason = f"{target.engine.label} has at most {most} columns, this table {len(result)}"
@@ -151,6 +159,18 @@ def map_table(
     elif target.engine.is_mysql:
         fit_row(result, room)
     return result
+
+
+def _columns_max(engine: Engine) -> int:
+    if engine is Engine.SQLSERVER:
+        return to_sqlserver.COLUMNS_MAX
+    return _MYSQL_COLUMNS_MAX if engine.is_mysql else _POSTGRES_COLUMNS_MAX
+
+
+def _key_bytes_max(engine: Engine) -> int:
+    if engine is Engine.SQLSERVER:
+        return to_sqlserver.KEY_BYTES_MAX
+    return KEY_BYTES_MAX if engine.is_mysql else to_postgres.KEY_BYTES_MAX
 
 
 def _identifying(definition: TableDefinition) -> set[str]:
@@ -169,6 +189,10 @@ def _hold_type(
 ) -> Held | None:
     if target.engine.is_lake:
         return to_lake.hold_type(kind)
+    if target.engine is Engine.SQLSERVER:
+        return to_sqlserver.hold_type(kind, target, key_bytes)
+    if source.engine is Engine.SQLSERVER:
+        return from_sqlserver.hold_type(kind, target, key_bytes)
     if source.engine is Engine.POSTGRESQL:
         if target.engine is Engine.POSTGRESQL:
             form = Form(kind=Kind.PRINTED)
@@ -192,7 +216,7 @@ def key_room(definition: TableDefinition, source: Server, target: Server) -> dic
     """
     if source.engine is target.engine or target.engine.is_lake:
         return {}
-    total = KEY_BYTES_MAX if target.engine.is_mysql else to_postgres.KEY_BYTES_MAX
+    total = _key_bytes_max(target.engine)
     kinds = {c.name: SourceType.of(c, source.engine) for c in definition.columns}
     whole = {column.name for column in definition.columns if not column.generated}
     keys: list[Sequence[str]] = []
@@ -215,7 +239,7 @@ def key_room_of_rows(relation: Relation, source: Server, target: Server) -> dict
         return {}
     columns = [relation.columns[index] for index in relation.key]
     wanted = {one.name: _key_bytes(SourceType.of(one, source.engine)) for one in columns}
-    return _shares(wanted, KEY_BYTES_MAX if target.engine.is_mysql else to_postgres.KEY_BYTES_MAX)
+    return _shares(wanted, _key_bytes_max(target.engine))
 
 
 def _key_bytes(kind: SourceType) -> int | None:
@@ -223,17 +247,29 @@ def _key_bytes(kind: SourceType) -> int | None:
     if kind.is_array or not kind.is_builtin:
         return None
     if kind.base in ("varchar", "char"):
-        none = CHARACTER_BYTES if kind.engine.is_mysql else None
+        none = CHARACTER_BYTES if kind.engine.is_mysql else None  # of `(max)` too
         return kind.length * CHARACTER_BYTES if kind.length is not None else none
     if kind.base in ("binary", "varbinary"):
-        return kind.length or 1
+        is_open = kind.engine is Engine.SQLSERVER and kind.length is None
+        return None if is_open else kind.length or 1
     if kind.engine is Engine.POSTGRESQL:
         most = to_mysql.PRINTED.get(kind.base, 0 if kind.base in _PG_FIXED else None)
         return most * CHARACTER_BYTES if most else (_OTHER_BYTES if most == 0 else None)
+    if kind.engine is Engine.SQLSERVER:
+        return _sqlserver_key_bytes(kind)
     if kind.engine is Engine.IGNITE:
         return None if kind.base in ("binary", "enum", "object", "other") else _OTHER_BYTES
     longs = ("text", "blob")
     return None if kind.base.endswith(longs) else _OTHER_BYTES
+
+
+def _sqlserver_key_bytes(kind: SourceType) -> int | None:
+    if kind.base in ("nchar", "nvarchar") and kind.length is not None:
+        return kind.length * CHARACTER_BYTES
+    is_open = kind.base in (
+        "nvarchar", "text", "ntext", "image", "xml", "json", "sql_variant", "hierarchyid",
+    )  # fmt: skip
+    return None if is_open else _OTHER_BYTES
 
 
 _PG_FIXED = frozenset(

@@ -16,7 +16,17 @@ from collections.abc import Mapping as AbstractMapping
 from dataclasses import dataclass, field, replace
 
 from penstock.codec.columns import DECIMAL_PRECISION_MAX
-from penstock.codec.types.mapping import AS_TEXT, ERROR, Case, Form, Held, Kind, Mapping, Write
+from penstock.codec.types.from_sqlserver import decimal_of, fraction_of
+from penstock.codec.types.mapping import (
+    AS_TEXT,
+    ERROR,
+    Case,
+    Form,
+    Held,
+    Kind,
+    Mapping,
+    Write,
+)
 from penstock.codec.types.source_type import GEOMETRIES, Engine, SourceType
 from penstock.codec.types.to_postgres import STORED_NO_DAY
 
@@ -24,6 +34,7 @@ UNSIGNED_64 = "decimal(20,0)"
 """Type for unsigned integers of 64 bits, which no lake has."""
 
 _BIT_WIDTH_SIGNED = 63
+_MICROSECONDS = 6
 _PG = {
     "boolean": "bool",
     "smallint": "int32",
@@ -79,6 +90,24 @@ _IGNITE = {
     "date": "date",
     "timestamp": "timestamptz",
 }
+_SQLSERVER = {
+    "bit": "bool",
+    "tinyint": "int32",
+    "smallint": "int32",
+    "int": "int32",
+    "bigint": "int64",
+    "real": "float32",
+    "float": "float64",
+    "binary": "binary",
+    "varbinary": "binary",
+    "image": "binary",
+    "rowversion": "binary",
+    "date": "date",
+    "datetime": "timestamp",
+    "smalldatetime": "timestamp",
+    "datetime2": "timestamp",
+    "datetimeoffset": "timestamptz",
+}
 _NEUTRAL = {
     "int16": "int32",
     "uint32": "int64",
@@ -95,6 +124,10 @@ _NOTES = {
     "uuid": "text of 36 characters",
     "json": "the document's text, unchanged",
     "jsonb": "the document's text",
+    "uniqueidentifier": "text of 36 characters",
+    "sql_variant": "text: its base type, a colon, and its value",
+    "hierarchyid": "text: the path",
+    "xml": "the document's text",
 }
 _FEATURES = {(Engine.DELTA, "timestamp"): "timestampNtz"}
 
@@ -163,12 +196,14 @@ def type_of_neutral(neutral: str) -> str:
     return _NEUTRAL.get(neutral, neutral)
 
 
-def hold_type(kind: SourceType) -> Held:
-    """Return how a lake holds a type. Types without a counterpart are text."""
+def hold_type(kind: SourceType) -> Held | None:
+    """Return how a lake holds a type. Types without a counterpart are text. None if it cannot."""
     if kind.engine is Engine.POSTGRESQL:
         return _hold_postgres(kind)
     if kind.engine is Engine.IGNITE:
         return _hold_ignite(kind)
+    if kind.engine is Engine.SQLSERVER:
+        return _hold_sqlserver(kind)
     return _hold_mysql(kind)
 
 
@@ -192,7 +227,8 @@ _WITH_FRACTION = (Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
 
 def _with_cases(held: Held, kind: SourceType, *cases: Case) -> Held:
     """Return a type that does not hold all values, and its text, which does."""
-    form = Kind.TEXT if kind.engine.is_mysql else Kind.PRINTED
+    is_text = kind.engine.is_mysql or kind.engine is Engine.SQLSERVER
+    form = Kind.TEXT if is_text else Kind.PRINTED
     text = _plain(kind, "string", form, note="the text that the source prints")
     return replace(held, cases=cases, text=text)
 
@@ -299,3 +335,26 @@ def _hold_ignite(kind: SourceType) -> Held:
     if name == "date":
         return _with_cases(_plain(kind, name), kind, case)
     return _plain(kind, name, Kind.TEXT if name == "string" else None)
+
+
+# -- SQL Server ------------------------------------------------------------------------------------
+
+
+def _hold_sqlserver(kind: SourceType) -> Held | None:
+    if not kind.is_builtin:
+        return None
+    if kind.base in ("decimal", "money", "smallmoney"):
+        precision, scale = decimal_of(kind)
+        return _plain(kind, f"decimal({precision},{scale})")
+    if kind.base in ("geometry", "geography"):
+        return _plain(kind, "string", Kind.TEXT, note="EWKB in hexadecimal digits")
+    name = _SQLSERVER.get(kind.base, "string")
+    if name not in ("timestamp", "timestamptz"):
+        return _plain(kind, name, Kind.TEXT if name == "string" else None)
+    cases = []
+    if fraction_of(kind) > _MICROSECONDS:
+        cases.append(Case(loss="nanoseconds"))
+    if kind.base == "datetimeoffset":
+        cases.append(Case(loss="offsets"))
+    held = _plain(kind, name)
+    return _with_cases(held, kind, *cases) if cases else held
