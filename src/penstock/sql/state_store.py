@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -108,6 +109,7 @@ class StateDialect:
         container: What holds the tables: "schema" or "database".
         types: Column types of the definitions in `state_store.py`, by the word in braces there.
         create_table: Beginning of a definition.
+        varchar: Type of a text of at most {} characters.
         table_options: End of a definition.
         has_schema: Query that returns a row if the schema exists.
         create_schema: Statement that creates it.
@@ -132,6 +134,7 @@ class StateDialect:
 
     container: str
     types: Mapping[str, str]
+    varchar: str = "varchar({})"
     create_table: str = "create table if not exists"
     table_options: str = ""
     has_schema: str
@@ -289,9 +292,14 @@ TABLES = {
 }
 
 
+_VARCHAR = re.compile(r"\bvarchar\((\d+)\)")
+
+
 def create_text(name: str, dialect: StateDialect) -> str:
     """Return the statement that creates a state table."""
-    columns = TABLES[name].format_map(dialect.types)
+    columns = _VARCHAR.sub(
+        lambda match: dialect.varchar.format(match[1]), TABLES[name].format_map(dialect.types)
+    )
     return f"{dialect.create_table} {SCHEMA}.{name} ({columns}\n    ){dialect.table_options}"
 
 

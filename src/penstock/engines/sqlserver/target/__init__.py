@@ -1,0 +1,1 @@
+"""SQL Server as a target: of changes, of the bulk load and of repairs."""

@@ -1,0 +1,240 @@
+"""SQL Server as the loader's target: a batch and its progress in one transaction.
+
+An error ends the transaction at the server (XACT_ABORT), so a statement is never tried twice inside
+of it. What a refusal teaches is remembered in `Knowledge`, and the whole batch is repeated: with
+foreign keys that are checked at the end, a table emptied by DELETE, a change of shape given up. Not
+here: the order of a phase (`phase.py`), the statements (`merge.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import structlog
+
+from penstock.codec.types import NO_CHOICES, Choices
+from penstock.engines.sqlserver.connect import Connection, quote
+from penstock.engines.sqlserver.target.catalog import (
+    TargetForeignKey,
+    TargetTable,
+    read_target_tables,
+    require,
+)
+from penstock.engines.sqlserver.target.merge_tables import check_staged, drop_merge_tables
+from penstock.engines.sqlserver.target.nulls import allow_null
+from penstock.engines.sqlserver.target.phase import PhaseApply
+from penstock.engines.sqlserver.target.progress import SQLServerProgress, transaction
+from penstock.engines.sqlserver.target.refusals import NULL_REFUSED, apply_error
+from penstock.engines.sqlserver.target.translation import Translation
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.errors import PrivilegeMissing, StatementInterrupted
+from penstock.model import PenstockError, TableName
+from penstock.model.policies import EVOLVE_ALL, Policies
+from penstock.ports.sql_target import SqlTarget
+from penstock.ports.target import (
+    Applied,
+    MergeSpec,
+    PhaseSpec,
+    ShapeNote,
+    TriggersWouldFire,
+)
+from penstock.sql.state_store import Records
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Knowledge:
+    """Facts that refusals have shown while one batch was applied, for its next attempt.
+
+    Attributes:
+        before: The target's place when they were found; at another place they count no more.
+        defers_keys: Foreign keys are checked at the end, since the order cannot satisfy them.
+        undeletable: Tables that cannot be emptied by TRUNCATE.
+        given_up: Changes of shape that the target refused: the table and the change's sentence,
+            with the reason.
+    """
+
+    before: Applied = field(default_factory=Applied)
+    defers_keys: bool = False
+    undeletable: set[TableName] = field(default_factory=set)
+    given_up: dict[tuple[TableName, str], str] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class SQLServerTarget(SqlTarget):
+    """The loader's connection to the target and what it knows of it; see `SqlTarget`.
+
+    Attributes:
+        replica: False: foreign keys act unless a batch needs them to wait.
+        choices: Of [target.types].
+        policies: Of changes of shape.
+        translation: Meaning of the rows' types here.
+        knowledge: See `Knowledge`.
+        noted: See `take_notes`.
+    """
+
+    connection: Connection
+    namespaces: Mapping[str, str]
+    progress: SQLServerProgress
+    records: Records
+    replica: bool = False
+    clock: Clock = REAL_CLOCK
+    allow_triggers: bool = False
+    choices: Choices = NO_CHOICES
+    policies: Policies = EVOLVE_ALL
+    log_id: str = ""
+    translation: Translation = field(default_factory=Translation)
+    tables: dict[TableName, TargetTable] = field(default_factory=dict)
+    noted: list[ShapeNote] = field(default_factory=list)
+    knowledge: Knowledge = field(default_factory=Knowledge)
+
+    @property
+    def is_closed(self) -> bool:
+        return self.connection.is_closed
+
+    def need(self, names: Iterable[TableName]) -> None:
+        missing = [name for name in names if name not in self.tables]
+        if not missing:
+            return
+        found = read_target_tables(self.connection, missing)
+        for name in missing:
+            require(found, name)
+        self.tables |= found
+
+    def forget(self) -> None:
+        self.noted.clear()
+        self.tables.clear()
+        self.records.forget()
+
+    def reshape(self, phases: Sequence[PhaseSpec], *, source_engine: str, before: Applied) -> None:
+        """Take the source's types. Tables are altered inside the transaction."""
+        del phases
+        self.translation = Translation(
+            engine=source_engine, choices=self.choices, map=self.translation.map
+        )
+        if not self.knowledge.before.is_at(before):
+            self.knowledge = Knowledge(before=before)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with transaction(self.connection):
+            yield
+
+    def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
+        check_staged(self.connection, expected)
+
+    def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
+        names = {
+            name
+            for phase in phases
+            for name in (*(spec.table for spec in phase.merges), *phase.truncated, *phase.reloaded)
+        }
+        self.need(names)
+        tables = [self.tables[name] for name in sorted(names)]
+        with self._quiet_triggers(tables), self._deferred_keys(tables):
+            for phase in phases:
+                PhaseApply(self, phase).run()
+
+    @contextmanager
+    def _quiet_triggers(self, tables: Sequence[TargetTable]) -> Iterator[None]:
+        """Disable triggers until the end of the transaction: the source's have done their work.
+
+        The lock that this takes keeps other sessions out of the table, so theirs still fire.
+        """
+        held = [] if self.allow_triggers else [one for one in tables if one.triggers]
+        for table in held:
+            for trigger in table.triggers:
+                self._alter_trigger("DISABLE", table, trigger)
+        yield
+        for table in held:
+            for trigger in table.triggers:
+                self._alter_trigger("ENABLE", table, trigger)
+
+    def _alter_trigger(self, what: str, table: TargetTable, trigger: str) -> None:
+        try:
+            self.run(f"ALTER TABLE {table.sql_name} {what} TRIGGER {quote(trigger)}", table.name)
+        except PrivilegeMissing as error:
+            raise TriggersWouldFire(
+                f"target table {table.name} has trigger {trigger}, which would act a second time",
+                hint=f"Run: GRANT ALTER ON {table.sql_name} TO [USER]; or: ALTER TABLE "
+                f"{table.sql_name} DISABLE TRIGGER {quote(trigger)};",
+                table=str(table.name),
+            ) from error
+
+    @contextmanager
+    def _deferred_keys(self, tables: Sequence[TargetTable]) -> Iterator[None]:
+        """Let foreign keys wait until the end of the transaction, if a refusal showed the need.
+
+        `WITH CHECK CHECK` reads both tables, which is why it is not done for every batch.
+        """
+        if not self.knowledge.defers_keys:
+            yield
+            return
+        keys = keys_of(tables)
+        for key in keys:
+            statement = f"ALTER TABLE {quote(*key.child)} NOCHECK CONSTRAINT {quote(key.name)}"
+            self.run(statement, key.child)
+        yield
+        for key in keys:
+            statement = (
+                f"ALTER TABLE {quote(*key.child)} WITH CHECK CHECK CONSTRAINT {quote(key.name)}"
+            )
+            self.run(statement, key.child)
+
+    def run(self, sql: str, table: TableName) -> int:
+        """Run a statement about a table; return its number of rows. Raises typed errors."""
+        try:
+            return self.connection.run(sql)
+        except PenstockError as error:
+            raise apply_error(error, table) from error
+
+    def resolve_refusal(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
+        """Let columns of our tables be NULL, if the source's rows have NULL there."""
+        if error.fields.get("errno") != NULL_REFUSED:
+            return False
+        made = self.progress.made_tables()
+        specs = [spec for spec in merges if spec.table in made]
+        return allow_null(self.connection, specs, self.translation) > 0
+
+    def drop_merge_tables(self, names: Iterable[str]) -> None:
+        drop_merge_tables(self.connection, names)
+
+    def take_notes(self) -> list[ShapeNote]:
+        taken = list(self.noted)
+        self.noted.clear()
+        return taken
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    # --- what a phase needs -----------------------------------------------------------------------
+
+    def repeat(self, why: str) -> StatementInterrupted:
+        """Return the error after which the batch is repeated with what is known now."""
+        return StatementInterrupted(why, hint="penstock retries automatically.")
+
+    @contextmanager
+    def identity_insert(self, table: TargetTable, *, is_needed: bool) -> Iterator[None]:
+        """Allow rows with values of the identity column; a session may do so for one table."""
+        if not is_needed:
+            yield
+            return
+        self.run(f"SET IDENTITY_INSERT {table.sql_name} ON", table.name)
+        try:
+            yield
+        except BaseException:
+            with suppress(PenstockError):  # the connection may be lost, and the setting with it
+                self.connection.run(f"SET IDENTITY_INSERT {table.sql_name} OFF")
+            raise
+        self.run(f"SET IDENTITY_INSERT {table.sql_name} OFF", table.name)
+
+
+def keys_of(tables: Iterable[TargetTable]) -> list[TargetForeignKey]:
+    """Return the foreign keys of tables, and those to them, each once."""
+    found = {(key.child, key.name): key for table in tables for key in table.parents}
+    found |= {(key.child, key.name): key for table in tables for key in table.children}
+    return [found[place] for place in sorted(found)]

@@ -1,0 +1,188 @@
+"""Carrying out what changed a table's shape, by policy, inside the batch's transaction.
+
+The old shape is what `wirekite.wirekite_table` says was applied last, in the source's types, so
+that a restart neither repeats nor forgets one. A change that the policy only tries, and that the
+target refuses, ends the transaction like any error: it is remembered, and the repeated batch treats
+it leniently. Not here: what a change becomes in SQL (`alter.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from penstock.engines.sqlserver.target.alter import Alteration, Alterer
+from penstock.engines.sqlserver.target.catalog import TargetTable
+from penstock.host.errors import StatementFailed
+from penstock.model import PenstockError, Relation, TableName
+from penstock.model.policies import ChangeKind, Policy
+from penstock.ports.registry import engine_with_types
+from penstock.ports.target import ShapeNotApplicable, ShapeNote, TableRecord, ValueRefused
+from penstock.sql.schema_drift import SchemaDrift
+from penstock.sql.shape_changes import (
+    TYPE_RULES_PART,
+    ShapeChange,
+    TypeRules,
+    column_renames,
+    computed_changes,
+    names_in_the_way,
+    shape_changes,
+    under_new_names,
+    with_names,
+)
+
+if TYPE_CHECKING:
+    from penstock.engines.sqlserver.target.apply import SQLServerTarget
+
+logger = structlog.get_logger(__name__)
+
+
+def rules_of(source_engine: str) -> TypeRules:
+    """Return the rules for types of the source's engine, as a log names it."""
+    return engine_with_types(source_engine or "postgresql").part(TYPE_RULES_PART)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reshaping:
+    """Table whose shape is being changed.
+
+    Attributes:
+        target: The connection and the policies.
+        record: What was applied last.
+        relation: The wanted shape, in the source's types.
+        name: The target's table.
+        is_emptied: It has no rows.
+        is_replaced: Its rows are rewritten one by one.
+    """
+
+    target: SQLServerTarget
+    record: TableRecord
+    relation: Relation
+    name: TableName
+    is_emptied: bool
+    is_replaced: bool = False
+
+    def run(self) -> TableRecord:
+        """Give the table the relation's shape; return the record to write.
+
+        Raises SchemaChangeRefused, ShapeNotApplicable and the server's errors.
+        """
+        target, record, relation = self.target, self.record, self.relation
+        computed = [column.name for column in self._table.columns if column.is_generated]
+        types = rules_of(target.translation.engine)
+        leaving, coming = computed_changes(record, relation)
+        for change in [*leaving, *self._changes(record, types, computed), *coming]:
+            target.policies.check(change.kind, change.what, table=str(self.name))
+        aside = self._names_in_the_way()
+        record = with_names(record, aside)
+        names = column_renames(record, relation)
+        known = self._under_new_names(record, names)
+        changes = shape_changes(known, relation, types, computed=computed)
+        drift = SchemaDrift.of(record)
+        drift.kept &= {column.name for column in self._table.columns}
+        for change in leaving:
+            self._one(change, record, drift)
+        self._execute_all(self._alterer(record).set_aside(aside))
+        for change in names:
+            if not drift.never_there(change):
+                self._one(change, record, drift)
+        known = replace(known, left_out=tuple(drift.left_out), kept=tuple(drift.kept))
+        self._alterer(known).check()
+        self._execute_all(self._alterer(known).stop_computing())
+        for change in (*changes, *coming):
+            self._one(change, known, drift)
+        target.noted.extend(drift.applied_notes(self.name))
+        return drift.record(record, relation, log_id=target.log_id)
+
+    @property
+    def _table(self) -> TargetTable:
+        self.target.need({self.name})
+        return self.target.tables[self.name]
+
+    def _names_in_the_way(self) -> dict[str, str]:
+        policies = self.target.policies
+        if policies.keeps(ChangeKind.RENAME_COLUMN):
+            return {}
+        return names_in_the_way(
+            self.record,
+            self.relation,
+            keeps_dropped=policies.keeps(ChangeKind.DROP_COLUMN),
+            fold=True,
+        )
+
+    def _changes(
+        self, record: TableRecord, types: TypeRules, computed: Sequence[str]
+    ) -> list[ShapeChange]:
+        """Return all changes under the names that columns have at the source, for messages."""
+        names = column_renames(record, self.relation)
+        known = self._under_new_names(record, names)
+        return [*names, *shape_changes(known, self.relation, types, computed=computed)]
+
+    def _under_new_names(self, record: TableRecord, names: Sequence[ShapeChange]) -> TableRecord:
+        is_key_kept = not self.target.policies.keeps(ChangeKind.RENAME_COLUMN)
+        return under_new_names(record, names, is_key_kept=is_key_kept)
+
+    def _alterer(self, record: TableRecord) -> Alterer:
+        translation = self.target.translation
+        return Alterer(
+            record=record,
+            relation=self.relation,
+            table=self._table,
+            types=translation.target_types(self.relation),
+            is_emptied=self.is_emptied,
+            is_replaced=self.is_replaced,
+            fills=translation.fills(self.relation),
+        )
+
+    def _one(self, change: ShapeChange, record: TableRecord, drift: SchemaDrift) -> None:
+        policy, alterer = self.target.policies.of(change.kind), self._alterer(record)
+        if policy is Policy.TRY_EVOLVE:
+            policy = self._try(change, alterer, drift)
+        elif policy is Policy.EVOLVE:
+            self._execute_all(alterer.evolve(change))
+        elif policy is Policy.LENIENT:
+            self._execute_all(alterer.lenient(change))
+        else:
+            logger.info("target table left as it is", table=str(self.name), change=change.what)
+        drift.went(change, policy)
+
+    def _try(self, change: ShapeChange, alterer: Alterer, drift: SchemaDrift) -> Policy:
+        given_up, place = self.target.knowledge.given_up, (self.name, change.what)
+        if place not in given_up:
+            try:
+                self._execute_all(alterer.evolve(change))
+            except PenstockError as error:
+                is_renamed = change.kind is ChangeKind.RENAME_COLUMN
+                is_key = is_renamed and change.name in (alterer.record.key or ())
+                if error.retry == "backoff" or is_key:
+                    raise
+                given_up[place] = error.message
+                raise self.target.repeat(f"{change.what}: {error.message}") from error
+            return Policy.EVOLVE
+        note = drift.note(change, given_up[place])
+        self.target.noted.append(ShapeNote(table=self.name, text=note))
+        logger.warning("change of shape not applied", table=str(self.name), note=note)
+        self._execute_all(alterer.lenient(change))
+        return Policy.LENIENT
+
+    def _execute_all(self, alterations: Sequence[Alteration]) -> None:
+        for alteration in alterations:
+            try:
+                self.target.run(alteration.sql, self.name)
+            except (ValueRefused, StatementFailed) as error:
+                raise self._impossible(error, alteration) from error
+            logger.info("target table altered", table=str(self.name), change=alteration.what)
+        if alterations:
+            self.target.tables.pop(self.name, None)
+
+    def _impossible(self, error: PenstockError, alteration: Alteration) -> PenstockError:
+        """Return the error for an alteration that the rows, or the server, do not allow."""
+        table = self.relation.full_name
+        return ShapeNotApplicable(
+            f"{error.message}: {alteration.what}",
+            hint=f"Run: penstock table resync FILE {table}; it is copied again in its new shape.",
+            **error.fields,
+        )
