@@ -1,0 +1,1 @@
+"""Reading of SQL Server's tables: catalogue, definitions, chunks and rows."""
