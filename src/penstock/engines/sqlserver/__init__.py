@@ -17,10 +17,15 @@ DESCRIPTOR = Descriptor(
         "name the place with startLsn",
     ),
     has_schemas=True,
+    sends_heartbeats=False,
     example="sqlserver://user:${PASSWORD}@host:1433/database",
     parts={
+        "extraction": f"{_HERE}.extraction",
+        "lag": f"{_HERE}.lag:SQLServerLagReader",
         "options": f"{_HERE}.url",
         "position": "penstock.codec.sqlserver.lsn:SqlServerLsn",
+        "positions": f"{_HERE}.positions:positions_of",
         "reach": f"{_HERE}.url:reach",
+        "reset": f"{_HERE}.reset",
     },
 )

@@ -1,0 +1,1 @@
+"""Reading of SQL Server's change tables, and their merge into transactions of the log."""
