@@ -56,13 +56,13 @@ TRIGGERS = """
      ORDER BY t.name, r.name
 """
 FOREIGN_KEYS = """
-    SELECT f.name, cs.name, c.name, ps.name, p.name, f.delete_referential_action_desc
+    SELECT f.name, cs.name, c.name, ps.name, p.name, f.delete_referential_action_desc,
+           f.is_disabled
       FROM sys.foreign_keys AS f
       JOIN sys.tables AS c ON c.object_id = f.parent_object_id
       JOIN sys.schemas AS cs ON cs.schema_id = c.schema_id
       JOIN sys.tables AS p ON p.object_id = f.referenced_object_id
       JOIN sys.schemas AS ps ON ps.schema_id = p.schema_id
-     WHERE f.is_disabled = 0
      ORDER BY cs.name, c.name, f.name
 """
 
@@ -128,16 +128,18 @@ class TargetIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetForeignKey:
-    """Enabled foreign key between two tables of the target.
+    """Foreign key between two tables of the target.
 
     Attributes:
         on_delete: NO_ACTION, CASCADE, SET_NULL or SET_DEFAULT.
+        is_enabled: The server checks it.
     """
 
     name: str
     child: TableName
     parent: TableName
     on_delete: str = "NO_ACTION"
+    is_enabled: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +149,9 @@ class TargetTable:
     Attributes:
         name: As the server spells it.
         triggers: Names of its enabled triggers.
-        parents: Foreign keys from it.
-        children: Foreign keys to it. One to itself is in both.
+        parents: Enabled foreign keys from it.
+        children: Enabled foreign keys to it. One to itself is in both.
+        is_referred_to: It has foreign keys to it, enabled or not, so TRUNCATE is refused.
     """
 
     name: TableName
@@ -157,6 +160,7 @@ class TargetTable:
     triggers: tuple[str, ...] = ()
     parents: tuple[TargetForeignKey, ...] = ()
     children: tuple[TargetForeignKey, ...] = ()
+    is_referred_to: bool = False
 
     def column(self, name: str) -> TargetColumn | None:
         """Return the column of this name, or None."""
@@ -242,8 +246,9 @@ def _table(
         columns=tuple(map(_column, parts[COLUMNS].get(folded, ()))),
         indexes=_indexes(parts[INDEXES].get(folded, ())),
         triggers=tuple(str(row[1]) for row in parts[TRIGGERS].get(folded, ())),
-        parents=tuple(key for key in keys if key.child == name),
-        children=tuple(key for key in keys if key.parent == name),
+        parents=tuple(key for key in keys if key.child == name and key.is_enabled),
+        children=tuple(key for key in keys if key.parent == name and key.is_enabled),
+        is_referred_to=any(key.parent == name for key in keys),
     )
 
 
@@ -287,10 +292,11 @@ def _indexes(rows: Iterable[tuple[Any, ...]]) -> tuple[TargetIndex, ...]:
 
 
 def _foreign_key(row: tuple[Any, ...]) -> TargetForeignKey:
-    name, child_schema, child, parent_schema, parent, action = row
+    name, child_schema, child, parent_schema, parent, action, is_disabled = row
     return TargetForeignKey(
         name=str(name),
         child=TableName(str(child_schema), str(child)),
         parent=TableName(str(parent_schema), str(parent)),
         on_delete=str(action),
+        is_enabled=not is_disabled,
     )

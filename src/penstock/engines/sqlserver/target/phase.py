@@ -118,8 +118,8 @@ class PhaseApply:
         tables = _children_first([self.target.tables[name] for name in sorted(together)])
         for table in tables:
             self._check_cascade(table, together)
-            is_referred_to = bool(table.children) or table.name in self.target.knowledge.undeletable
-            if is_referred_to:
+            is_kept = table.name in self.target.knowledge.undeletable
+            if table.is_referred_to or is_kept:
                 self._run(f"DELETE FROM {table.sql_name}", table.name)
             else:
                 self._truncate(table)
