@@ -21,6 +21,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
         lines: The form of the columns of its COPY.
         templates: What LOAD DATA computes of each value, `{}` for the value itself.
         enums: Columns in which an empty text is the value 0 of an ENUM, not a label.
+        goals: What the source's own reader makes of each column, in its own words.
     """
 
     columns: tuple[str, ...]
@@ -29,6 +30,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[LineCell, ...] = ()
     templates: tuple[str, ...] = ()
     enums: tuple[str, ...] = ()
+    goals: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

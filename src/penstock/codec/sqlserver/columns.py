@@ -216,7 +216,7 @@ def _to_bool(values: Any, _: SourceColumn) -> Any:
     return values.cast(pa.bool_())
 
 
-def _spread(found: Any, values: Any) -> Any:
+def spread(found: Any, values: Any) -> Any:
     """Return the results for the values that are not NULL, with NULLs in their places."""
     if not values.null_count:
         return found
@@ -231,10 +231,10 @@ def _spread(found: Any, values: Any) -> Any:
 def _to_time(values: Any, column: SourceColumn) -> Any:
     ticks = np.asarray(values.drop_null().cast(pa.time64("ns")).view(pa.int64())) // _NS_PER_TICK
     if column.neutral == "string":
-        return _spread(time_texts(ticks), values)
+        return spread(time_texts(ticks), values)
     if (ticks % 10).any():
         raise _Finer
-    return _spread(pa.array(ticks // 10, pa.int64()).view(pa.time64("us")), values)
+    return spread(pa.array(ticks // 10, pa.int64()).view(pa.time64("us")), values)
 
 
 def _to_timestamp(values: Any, column: SourceColumn) -> Any:
@@ -245,10 +245,10 @@ def _to_timestamp(values: Any, column: SourceColumn) -> Any:
         else _moments_of(there.cast(pa.timestamp("us")))
     )
     if column.neutral == "string":
-        return _spread(moment_texts(moments, with_offset=False), values)
+        return spread(moment_texts(moments, with_offset=False), values)
     if moments.is_finer:
         raise _Finer
-    return _spread(pa.array(moments.microseconds, pa.int64()).view(pa.timestamp("us")), values)
+    return spread(pa.array(moments.microseconds, pa.int64()).view(pa.timestamp("us")), values)
 
 
 def _moments_of(values: Any) -> Moments:
@@ -258,7 +258,7 @@ def _moments_of(values: Any) -> Moments:
 
 def _to_offset_text(values: Any, _: SourceColumn) -> Any:
     moments = parse_moments(values.drop_null(), has_offset=True)
-    return _spread(moment_texts(moments, with_offset=True), values)
+    return spread(moment_texts(moments, with_offset=True), values)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -293,7 +293,7 @@ def _to_uuid(values: Any, _: SourceColumn) -> Any:
         raise broken("a uniqueidentifier has a character that is no digit")
     packed = np.ascontiguousarray(digits[:, ::2] << 4 | digits[:, 1::2])
     made = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), size, [None, pa.py_buffer(packed)])
-    return _spread(made, values)
+    return spread(made, values)
 
 
 def _to_geometry(values: Any, _: SourceColumn) -> Any:
@@ -338,4 +338,5 @@ __all__ = [
     "make_columns",
     "quote",
     "select_expression",
+    "spread",
 ]

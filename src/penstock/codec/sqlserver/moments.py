@@ -25,6 +25,7 @@ TICKS_PER_US = 10
 _DAY_SECONDS = 86_400
 _SECOND_END = 19  # characters of `2026-03-04T05:06:07`
 _OFFSET_LENGTH = 6
+_TIME_LENGTH = 8  # characters of `05:06:07`
 _ZERO, _POINT, _COLON, _DASH, _PLUS, _BLANK, _T = (ord(one) for one in "0.:-+ T")
 _POWERS = 10 ** np.arange(18, -1, -1, dtype=np.int64)
 
@@ -151,6 +152,22 @@ def _read_time(cells: Bytes) -> tuple[Numbers, Numbers]:
             raise broken("a fraction does not have 1 to 7 digits")
         ticks = _number(cells, 9, 9 + digits) * 10 ** (7 - digits)
     return hour * 3600 + minute * 60 + second, ticks
+
+
+def ticks_of_texts(texts: Any) -> Numbers:
+    """Return tenths of a microsecond since midnight of texts `05:06:07.1234567`, without NULLs.
+
+    Raises ValueBroken.
+    """
+    data, starts, lengths = _bytes_of(texts)
+    ticks = np.zeros(len(starts), np.int64)
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(lengths == length)
+        if length < _TIME_LENGTH:
+            raise broken("a time is too short")
+        seconds, rest = _read_time(data[starts[rows][:, None] + np.arange(length)])
+        ticks[rows] = seconds * TICKS_PER_SECOND + rest
+    return ticks
 
 
 _MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])

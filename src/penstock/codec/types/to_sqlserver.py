@@ -280,8 +280,7 @@ def _hold_mysql(kind: SourceType, key_bytes: int | None, _: Server) -> Held | No
     if (kind.base, kind.unsigned) in _MYSQL_INTEGERS:
         return _plain(_MYSQL_INTEGERS[kind.base, kind.unsigned], Kind.INTEGER)
     if kind.base in ("float", "double"):
-        held = _float("real" if kind.base == "float" else "float")
-        return _with_text(held, Kind.TEXT, f"{AS_SOURCE_PRINTS}=", name=kind.engine.label)
+        return _float("real" if kind.base == "float" else "float")
     if kind.base in _MYSQL_MAKERS:
         return _MYSQL_MAKERS[kind.base](kind, key_bytes)
     if kind.base in GEOMETRIES:

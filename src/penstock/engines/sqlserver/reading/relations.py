@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.model import (
-    Column,
-    ColumnDefinition,
-    ComputedColumn,
-    Identity,
-    Relation,
-    TableDefinition,
-    UniqueKey,
-)
+from penstock.engines.sqlserver.source import shapes
+from penstock.model import Column, ColumnDefinition, Relation, TableDefinition
 
 
 def relation_of(definition: TableDefinition) -> Relation:
-    """Return the shape of a table's rows: all columns but the computed ones, in order.
-
-    A change table has whole rows before the change, so that a table without a key has all columns
-    in its before images.
-    """
-    columns = [column for column in definition.columns if not column.generated]
-    names = [column.name for column in columns]
-    is_whole = definition.identity is Identity.FULL
-    key = () if is_whole else tuple(sorted(map(names.index, definition.identity_columns)))
-    return Relation(
-        schema=definition.name.schema,
-        name=definition.name.name,
-        columns=tuple(map(column_of, columns)),
-        key=key,
-        before=key or tuple(range(len(names))),
-        identity=definition.identity,
-        source_id=definition.source_id,
-        unique=UniqueKey.columns_of(definition.unique_keys),
-        computed=tuple(
-            ComputedColumn(
-                name=column.name,
-                source_type=column.type_text,
-                expression=column.default or "",
-                is_stored=column.generated == "s",
-                id=column.id,
-            )
-            for column in definition.columns
-            if column.generated
-        ),
-    )
+    """Return the shape of a table's rows: all columns but the computed ones, in order."""
+    columns = [column_of(column) for column in definition.columns if not column.generated]
+    return shapes.relation_of(definition, tuple(columns))
 
 
 def column_of(column: ColumnDefinition) -> Column:
@@ -52,7 +18,8 @@ def column_of(column: ColumnDefinition) -> Column:
         name=column.name,
         source_type=column.type_text,
         neutral=column.neutral,
-        base_type=column.type_text,
+        base_type=column.base_type,
         nullable=not column.not_null,
+        collation=column.collation or "",
         id=column.id,
     )
