@@ -24,8 +24,9 @@ TABLES = """
      WHERE s.name = ?
 """
 COLUMNS = """
-    SELECT t.name, c.name, b.name, y.name, c.max_length, c.precision, c.scale, c.is_nullable,
-           c.is_identity, c.is_computed, c.generated_always_type, c.collation_name, d.name
+    SELECT t.name, c.name, b.name, y.name, c.max_length, c.[precision], c.[scale],
+           c.is_nullable, c.is_identity, c.is_computed, c.generated_always_type,
+           c.collation_name, d.name
       FROM sys.tables AS t
       JOIN sys.schemas AS s ON s.schema_id = t.schema_id
       JOIN sys.columns AS c ON c.object_id = t.object_id

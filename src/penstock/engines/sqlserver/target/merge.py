@@ -283,9 +283,7 @@ class MergeSql:
     @property
     def _whole(self) -> str:
         """Return the condition that leaves out the rows of update_in_place()."""
-        return (
-            f" AND NOT ({self._absent} IS NOT NULL AND {self._stays})" if self._is_in_place else ""
-        )
+        return f" AND NOT ({self._stays})" if self._is_in_place else ""
 
     # --- rows with a key --------------------------------------------------------------------------
 
