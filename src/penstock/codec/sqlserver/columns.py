@@ -102,6 +102,10 @@ class SourceColumn:
         """Return the same column, kept as exact text."""
         return replace(self, neutral="string")
 
+    def renamed(self, name: str) -> SourceColumn:
+        """Return the same column under another name."""
+        return replace(self, name=name)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeColumns:
@@ -127,14 +131,15 @@ def quote(name: str) -> str:
     return f"[{name.replace(']', ']]')}]"
 
 
-def select_expression(column: SourceColumn) -> str:
-    """Return the T-SQL that selects a column without loss, under its own name.
+def select_expression(column: SourceColumn, *, alias: str = "") -> str:
+    """Return the T-SQL that selects a column without loss, under its own name or an alias.
 
     It is the same in a table and in its change table.
     """
     name = quote(column.name)
     template = _template(column.kind)
-    return f"{template.format(name)} AS {name}" if template else name
+    shown = template.format(name) if template else name
+    return f"{shown} AS {quote(alias or column.name)}" if template or alias else shown
 
 
 def _template(kind: SqlServerType) -> str:

@@ -7,7 +7,7 @@ definitions (`definitions.py`), and whether changes of a table are captured (`so
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
@@ -129,13 +129,17 @@ def server_at(url: str) -> Server:
         return read_server(connection)
 
 
-def captured_tables(connection: Connection, patterns: Sequence[str]) -> list[TableDefinition]:
+def captured_tables(
+    connection: Connection, patterns: Sequence[str], *, dropped: Collection[TableName] = ()
+) -> list[TableDefinition]:
     """Return the tables that the patterns capture, with their definitions, ordered by name.
+
+    dropped: tables that were followed; a pattern may name one that no longer exists.
 
     Raises PatternInvalid, and TableNotCapturable if a pattern names a table that does not exist or
     cannot be captured. A pattern with wildcards may match nothing: the result may be empty.
     """
-    result = survey(connection, patterns)
+    result = survey(connection, patterns, dropped=dropped)
     for excluded in result.excluded:
         if excluded.is_named and excluded.reason is not Exclusion.PATTERN:
             raise TableNotCapturable(
@@ -153,10 +157,12 @@ def captured_tables(connection: Connection, patterns: Sequence[str]) -> list[Tab
     return list(result.tables)
 
 
-def survey(connection: Connection, patterns: Sequence[str]) -> Survey:
+def survey(
+    connection: Connection, patterns: Sequence[str], *, dropped: Collection[TableName] = ()
+) -> Survey:
     """Return the captured tables, and those that match but are left out, with the reasons.
 
-    Raises PatternInvalid for a pattern that cannot be read.
+    dropped: as for `captured_tables`. Raises PatternInvalid for a pattern that cannot be read.
     """
     selection = Selection.parse(patterns)
     candidates = read_tables(connection)
@@ -171,7 +177,7 @@ def survey(connection: Connection, patterns: Sequence[str]) -> Survey:
             taken[name] = row
         else:
             excluded.append(out)
-    unmatched = [p for p in selection.patterns if _names_nothing(p, list(candidates))]
+    unmatched = [p for p in selection.patterns if _names_nothing(p, [*candidates, *dropped])]
     return Survey(
         tables=tuple(definitions_of(connection, taken)),
         excluded=tuple(sorted(excluded, key=lambda one: one.name)),

@@ -97,10 +97,9 @@ def lock(table: TableName) -> str:
     return f"SELECT TOP (0) 1 AS one FROM {quote(*table)} WITH (TABLOCK, HOLDLOCK)"
 
 
-def ends(table: TableName, column: str) -> str:
-    """Return the query for the least and the greatest value of a whole number."""
-    name = quote(column)
-    return f"SELECT MIN({name}) AS low, MAX({name}) AS high FROM {quote(*table)}"
+def touch(table: TableName) -> str:
+    """Return the query that reads a row of a table, with which a snapshot begins."""
+    return f"SELECT TOP (1) 1 AS one FROM {quote(*table)}"
 
 
 def next_key(table: TableName, listed: Sequence[str], key: Sequence[str], where: str) -> str:

@@ -1,0 +1,287 @@
+"""Comparison by `penstock verify`: `Verifier`, `VerifyReader` of `ports/verify.py`.
+
+Sessions read under SNAPSHOT isolation. They see one moment because the captured tables are locked
+against writers while their transactions begin, and until the server has captured everything before:
+then its newest commit is the position. Not here: images and checksums (`checksum.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.codec.row_images import add_up, hash_images, hash_rows, join_cells, name_rows
+from penstock.codec.sqlserver.columns import SourceColumn, select_expression
+from penstock.codec.sqlserver.lsn import SqlServerLsn
+from penstock.codec.sqlserver.row_images import ImageCell, image_batch
+from penstock.engines.sqlserver import checksum
+from penstock.engines.sqlserver.connect import Connection, connect
+from penstock.engines.sqlserver.reading import statements
+from penstock.engines.sqlserver.reading.bulk_reader import (
+    BATCH_ROWS,
+    SQLServerReader,
+    has_snapshots,
+)
+from penstock.engines.sqlserver.reading.catalog import read_definitions, read_tables
+from penstock.engines.sqlserver.reading.chunks import plan_chunks, rows_per_chunk
+from penstock.engines.sqlserver.source.caught_up import CaughtUp
+from penstock.engines.sqlserver.source.reader import read_commits, read_newest
+from penstock.host.clock import REAL_CLOCK
+from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.ports.config import Config
+from penstock.ports.verify import (
+    KEY_TEXT_LENGTH_MAX,
+    PART_BYTES,
+    Dialect,
+    Hasher,
+    Hashes,
+    Part,
+    SourcePoint,
+    Verifier,
+    VerifyReader,
+    table_gone,
+)
+
+POLL_S = 0.2
+
+
+class NoSnapshots(PenstockError):
+    """The database does not allow SNAPSHOT isolation, so tables are not seen at one moment."""
+
+    code = "MS42"
+    retry = "operator"
+
+
+class SQLServerVerifyReader(VerifyReader):
+    """Sessions in snapshots of one moment. sessions: all but the first read rows."""
+
+    def __init__(self, sessions: Sequence[Connection], *, part_bytes: int = PART_BYTES) -> None:
+        """Keep the sessions, which the caller closes."""
+        if len(sessions) < 2:
+            raise ValueError(f"at least two sessions are needed, not {len(sessions)}")
+        self._lead, *readers = sessions
+        self._part_bytes = part_bytes
+        self._free: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+        for session in readers:
+            self._free.put(session)
+        self._tables: dict[TableName, TableDefinition] = {}
+        self._is_cancelled = False
+        self.executor = ThreadPoolExecutor(len(readers), thread_name_prefix="verify-read")
+        dialect: ModuleType = checksum
+        self.dialect = cast(Dialect, dialect)
+
+    def hashers(self) -> Mapping[Hasher, str]:
+        return {Hasher.SHARED: ""}
+
+    def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
+        """Return ranges of the key."""
+        found = read_definitions(self._lead, [table]).get(table)
+        if found is None:
+            raise table_gone(table, side)
+        self._tables[found.name] = self._tables[table] = found
+        row_bytes = found.size_bytes / max(found.row_estimate, 1)
+        target = rows_per_chunk(found, self._part_bytes)
+        parts = tuple(
+            Part(
+                relation=found.name,
+                size_bytes=int(chunk.row_estimate * row_bytes),
+                where=chunk.condition,
+            )
+            for chunk in plan_chunks(self._lead, found, row_count_target=target)
+        )
+        return parts, found.row_estimate
+
+    def column_types(self, table: TableName) -> dict[str, str]:
+        """Return the types of the columns, whose names are in lower case."""
+        return {one.name.lower(): one.type_text for one in self._tables[table].columns}
+
+    def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
+        del doing
+        asked = json.loads(query)
+        if asked["what"] == "names":
+            return list(self._names(asked))
+        return list(add_up(self._hashes(asked), asked["buckets"]))
+
+    def _names(self, asked: Mapping[str, Any]) -> Iterator[tuple[int, int, str]]:
+        wanted = np.array(asked["numbers"], dtype=np.int64)
+        key = _cells(asked["key"])
+        for rows in self._rows(asked):
+            keys = hash_images(join_cells(rows, key))
+            chosen = np.flatnonzero(np.isin(keys[:, 0], wanted))
+            names = name_rows(rows.take(pa.array(chosen)), key)
+            for (one, two), name in zip(keys[chosen].tolist(), names, strict=True):
+                yield one, two, name[:KEY_TEXT_LENGTH_MAX]
+
+    def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
+        del doing
+        asked = json.loads(query)
+        found = self._hashes(asked)
+        bucket = found[:, 0] & (asked["buckets"] - 1)
+        found = found[np.isin(bucket, np.array(asked["numbers"], dtype=np.int64))]
+        if len(found):
+            yield found[np.argsort(found[:, 0], kind="stable")]
+
+    def _hashes(self, asked: Mapping[str, Any]) -> Hashes:
+        key, row = _cells(asked["key"]), _cells(asked["row"])
+        found = [hash_rows(rows, key, row) for rows in self._rows(asked)]
+        return np.concatenate(found) if found else np.empty((0, 4), dtype=np.int64)
+
+    def _rows(self, asked: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+        """Yield the compared columns of the rows of some parts."""
+        cells = [ImageCell(*one) for one in (*asked["key"], *asked["row"])]
+        wanted = {cell.name.lower() for cell in cells}
+        for schema, name, where in asked["parts"]:
+            table = TableName(schema, name)
+            columns = [
+                SourceColumn.from_column(one)
+                for one in self._tables[table].columns
+                if one.name.lower() in wanted
+            ]
+            sql = statements.rows(table, [select_expression(one) for one in columns], where)
+            named = {cell.name.lower(): cell.name for cell in cells}
+            renamed = [one.renamed(named[one.name.lower()]) for one in columns]
+            with self._session() as session:
+                for batch in session.arrow(sql, rows=BATCH_ROWS):
+                    if self._is_cancelled:
+                        return
+                    yield image_batch(batch, renamed, cells)
+
+    @contextmanager
+    def _session(self) -> Iterator[Connection]:
+        """Lend a session for one query; wait until one is free."""
+        session = self._free.get()
+        try:
+            yield session
+        finally:
+            self._free.put(session)
+
+    @contextmanager
+    def row_reader(self) -> Iterator[SQLServerReader]:
+        """Return a reader over the first session, which has the same snapshot."""
+        yield SQLServerReader(self._lead)
+
+    def cancel(self) -> None:
+        """Let running reads end with their next rows."""
+        self._is_cancelled = True
+
+
+def _cells(listed: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Return cells as `codec.row_images` has them."""
+    return [one[:5] for one in listed]
+
+
+class SQLServerVerifier(Verifier):
+    """Comparison of SQL Server's tables."""
+
+    @contextmanager
+    def open_source(
+        self,
+        config: Config,
+        tables: Callable[[], Sequence[TableDefinition]],
+        tell: Callable[[str], None],
+        /,
+        *,
+        sessions: int,
+        part_bytes: int = PART_BYTES,
+    ) -> Iterator[tuple[VerifyReader, SourcePoint]]:
+        """Return the source at its newest captured commit.
+
+        Raises NoSnapshots, and the errors of connecting.
+        """
+        url, names = config.source.url, [table.name for table in tables()]
+        with ExitStack() as stack:
+            with closing(connect(url)) as control:
+                tell(
+                    "writers to the captured tables wait until the server has captured all changes"
+                )
+                control.begin()
+                for name in sorted(names):
+                    control.execute(statements.lock(name))
+                opened = _open_snapshots(stack, url, names[:1], count=sessions + 1)
+                position = _wait_captured(control)
+            with _reader(opened, part_bytes) as reader:
+                yield reader, SourcePoint(position=position, text=str(SqlServerLsn(position)))
+
+    @contextmanager
+    def open_target(
+        self, url: str, *, sessions: int, part_bytes: int = PART_BYTES
+    ) -> Iterator[VerifyReader]:
+        """Open sessions that see the same rows, because no writer is active at the beginning."""
+        with ExitStack() as stack:
+            with closing(connect(url)) as control:
+                names = list(read_tables(control))
+            opened = _open_snapshots(stack, url, names[:1], count=sessions + 1)
+            with _reader(opened, part_bytes) as reader:
+                yield reader
+
+    def nudge(self, url: str) -> None:
+        """Do nothing: the position is that of a captured commit."""
+
+    def unread(
+        self,
+        config: Config,
+        point: SourcePoint,
+        tables: Callable[[], Sequence[TableDefinition]],
+        /,
+        *,
+        since: int,
+    ) -> str:
+        del tables
+        if not since or since >= point.position:
+            return ""
+        with closing(connect(config.source.url)) as session:
+            found = read_commits(session, since, point.position, count=1, zone_us=0)
+        return "the server has captured changes that are not read yet" if found else ""
+
+
+VERIFIER: Verifier = SQLServerVerifier()
+
+
+@contextmanager
+def _reader(opened: Sequence[Connection], part_bytes: int) -> Iterator[SQLServerVerifyReader]:
+    reader = SQLServerVerifyReader(opened, part_bytes=part_bytes)
+    try:
+        yield reader
+    except BaseException:
+        reader.cancel()
+        raise
+    finally:
+        reader.executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _open_snapshots(
+    stack: ExitStack, url: str, touched: Sequence[TableName], *, count: int
+) -> list[Connection]:
+    """Open sessions and let their snapshots begin: with the first rows that they read."""
+    opened = [stack.enter_context(closing(connect(url))) for _ in range(count)]
+    if not has_snapshots(opened[0]):
+        raise NoSnapshots(
+            "the database does not allow SNAPSHOT isolation, so its tables cannot be compared at "
+            "one moment",
+            hint="Run in it: ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON;",
+        )
+    for session in opened:
+        session.run(statements.SNAPSHOT_ISOLATION)
+        session.begin()
+        for name in touched:
+            session.execute(statements.touch(name))
+    return opened
+
+
+def _wait_captured(session: Connection) -> int:
+    """Wait until everything committed so far is captured; return the newest commit."""
+    caught_up = CaughtUp()
+    caught_up.begin(session)
+    while True:
+        newest = read_newest(session).position
+        if caught_up.is_reached(session, newest):
+            return read_newest(session).position
+        REAL_CLOCK.sleep(POLL_S)
