@@ -95,7 +95,7 @@ class FakeConnection(Connection):
         """
         self._answers.insert(0, (re.compile(pattern, re.DOTALL), what))
 
-    def _found(self, sql: str, otherwise: Any) -> Any:
+    def _answer_to(self, sql: str, otherwise: Any) -> Any:
         for pattern, what in self._answers:
             if pattern.search(sql):
                 one = what.pop(0) if isinstance(what, Answers) and what else what
@@ -110,14 +110,14 @@ class FakeConnection(Connection):
         """Record a statement; return its rows, or none."""
         del parameters
         self.ran.append(" ".join(sql.split()))
-        found: list[tuple[Any, ...]] = self._found(sql, [])
+        found: list[tuple[Any, ...]] = self._answer_to(sql, [])
         return found
 
     def run(self, sql: str, *parameters: Any) -> int:
         """Record a statement; return its number of rows, or 1."""
         del parameters
         self.ran.append(" ".join(sql.split()))
-        return int(self._found(sql, 1))
+        return int(self._answer_to(sql, 1))
 
     def close(self) -> None:
         """Close it."""

@@ -204,7 +204,7 @@ def test_rows_carry_the_stamp() -> None:
 
 
 def test_an_upsert_of_the_state_is_a_merge() -> None:
-    """With changes by the primary key alone, without by every unique key."""
+    """A row is found by the primary key, and by every unique key if nothing is changed."""
     row = Upsert(
         table="wirekite.x",
         values={"a": "?", "b": "?"},

@@ -152,7 +152,7 @@ def fake(target: Target) -> FakeConnection:
     return target.connection
 
 
-def staged(target: Target, *specs: MergeSpec) -> None:
+def fill_tables(target: Target, *specs: MergeSpec) -> None:
     """Let merge tables hold what was staged."""
     rows = [(one.staging, one.staged_row_count, one.staged_row_count) for one in specs]
     fake(target).answer("COUNT_BIG", rows)
@@ -168,7 +168,7 @@ def place(target: Target, pattern: str) -> int:
 def test_progress_is_first_and_all_is_one_transaction() -> None:
     """The row of the position is locked first, and the rows of the files are written last."""
     target, one = make(ITEM_TABLE), spec(ITEM, changes=5, upserts=4, deletes=1, new=1)
-    staged(target, one)
+    fill_tables(target, one)
     fake(target).answer("UPDATE t SET", 3)
     target.apply(batch(PhaseSpec(merges=(one,), gsn=20)))
     order = [
@@ -186,7 +186,7 @@ def test_progress_is_first_and_all_is_one_transaction() -> None:
 
 
 def test_a_target_that_another_loader_moved_is_left_alone() -> None:
-    """Nothing follows the position that is not where this loader left it."""
+    """A loader stops at a position that is not where it left it."""
     target, one = make(ITEM_TABLE), spec(ITEM, upserts=1, new=1)
     fake(target).answer("wirekite_log", 0)
     with pytest.raises(AppliedByAnother):
@@ -213,7 +213,7 @@ def test_a_merge_table_must_hold_the_staged_rows(held: int, stamped: int, says: 
 def test_only_new_rows_need_one_statement() -> None:
     """The log says that no key was there."""
     target, one = make(ITEM_TABLE), spec(ITEM, upserts=3, new=3)
-    staged(target, one)
+    fill_tables(target, one)
     fake(target).answer("INSERT INTO", 3)
     target.apply(batch(PhaseSpec(merges=(one,))))
     assert len(fake(target).matching(r"\[dbo\]")) == 1
@@ -222,7 +222,7 @@ def test_only_new_rows_need_one_statement() -> None:
 def test_rows_that_should_be_new_are_updated_if_they_are_there() -> None:
     """A copy may be newer than the beginning of the changes."""
     target, one = make(ITEM_TABLE), spec(ITEM, upserts=3, new=3)
-    staged(target, one)
+    fill_tables(target, one)
     fake(target).answer("INSERT INTO", 1)
     fake(target).answer("UPDATE t SET", 3)
     target.apply(batch(PhaseSpec(merges=(one,))))
@@ -232,7 +232,7 @@ def test_rows_that_should_be_new_are_updated_if_they_are_there() -> None:
 def test_fewer_rows_than_the_log_has_stop_the_batch() -> None:
     """Neither inserted nor updated: the batch is not committed."""
     target, one = make(ITEM_TABLE), spec(ITEM, upserts=3, new=3)
-    staged(target, one)
+    fill_tables(target, one)
     fake(target).answer("INSERT INTO", 1)
     fake(target).answer("UPDATE t SET", 2)
     with pytest.raises(TargetRowMissing):
@@ -244,7 +244,7 @@ def test_parents_come_before_children_and_go_after_them() -> None:
     """Upserts of parents first; their deletes last, after the children's."""
     target = make(*FAMILY)
     both = (spec(CHILD, upserts=1, deletes=1, new=1), spec(PARENT, upserts=1, deletes=1, new=1))
-    staged(target, *both)
+    fill_tables(target, *both)
     target.apply(batch(PhaseSpec(merges=both)))
     order = [
         place(target, "DELETE t FROM [dbo].[c]"),
@@ -266,7 +266,7 @@ def test_a_key_that_no_order_satisfies_waits_for_the_end(kind: str) -> None:
     """The batch is repeated, with foreign keys that are all checked before the commit."""
     target = make(*FAMILY)
     both = (spec(CHILD, upserts=1, new=1), spec(PARENT, upserts=1, deletes=1, new=1))
-    staged(target, *both)
+    fill_tables(target, *both)
     fake(target).answer("INSERT INTO .dbo...p", Answers([violation(kind), 1]))
     target.apply(batch(PhaseSpec(merges=both)))
     second = ran(target)[ran(target).index("BEGIN TRANSACTION", 1) :]
@@ -286,7 +286,7 @@ def test_a_key_that_is_violated_at_the_end_is_refused() -> None:
     """The rows themselves violate it: the batch is not committed."""
     target = make(*FAMILY)
     one = spec(CHILD, upserts=1, new=1)
-    staged(target, one)
+    fill_tables(target, one)
     fake(target).answer("INSERT INTO .dbo...c", Answers([violation("foreign"), 1]))
     fake(target).answer("WITH CHECK CHECK", violation("foreign"))
     with pytest.raises(ForeignKeyBlocked):
@@ -297,7 +297,7 @@ def test_a_key_that_is_violated_at_the_end_is_refused() -> None:
 def test_a_unique_key_of_a_lone_table_is_no_reason_to_repeat() -> None:
     """No other order would help."""
     target, one = make(ITEM_TABLE), spec(ITEM, upserts=1, new=1)
-    staged(target, one)
+    fill_tables(target, one)
     fake(target).answer("INSERT INTO .dbo", violation("unique"))
     with pytest.raises(UniqueBlocked):
         target.apply(batch(PhaseSpec(merges=(one,))))
@@ -305,7 +305,7 @@ def test_a_unique_key_of_a_lone_table_is_no_reason_to_repeat() -> None:
 
 
 def test_a_table_is_truncated_or_emptied_row_by_row() -> None:
-    """What cannot be truncated is deleted, by the catalogue or after the server's refusal."""
+    """A table that cannot be truncated is emptied by DELETE, also after the server's refusal."""
     target = make(ITEM_TABLE, *FAMILY)
     names = (TableName("dbo", "t"), TableName("dbo", "p"), TableName("dbo", "c"))
     target.apply(batch(PhaseSpec(truncated=names)))
@@ -331,7 +331,7 @@ def test_triggers_are_off_inside_the_transaction() -> None:
     """The source's triggers have done their work; without the right, the statement is named."""
     firing = dataclasses.replace(ITEM_TABLE, triggers=("audit",))
     target, one = make(firing), spec(ITEM, upserts=1, new=1)
-    staged(target, one)
+    fill_tables(target, one)
     target.apply(batch(PhaseSpec(merges=(one,))))
     order = [
         place(target, "BEGIN"),
@@ -342,12 +342,12 @@ def test_triggers_are_off_inside_the_transaction() -> None:
     ]
     assert order == sorted(order)
     refused = make(firing)
-    staged(refused, one)
+    fill_tables(refused, one)
     fake(refused).answer("DISABLE", server_error("x", 1088, "", "you do not have permissions"))
     with pytest.raises(TriggersWouldFire, match="audit"):
         refused.apply(batch(PhaseSpec(merges=(one,))))
     allowed = make(firing, allow_triggers=True)
-    staged(allowed, one)
+    fill_tables(allowed, one)
     allowed.apply(batch(PhaseSpec(merges=(one,))))
     assert not fake(allowed).matching("TRIGGER")
 
@@ -356,7 +356,7 @@ def test_identity_values_are_written_as_they_are() -> None:
     """The switch is on for one table at a time, and off again even after an error."""
     numbered = table("id int identity not null", "name nvarchar(max)")
     target, one = make(numbered), spec(ITEM, upserts=1, new=1)
-    staged(target, one)
+    fill_tables(target, one)
     target.apply(batch(PhaseSpec(merges=(one,))))
     order = [
         place(target, "SET IDENTITY_INSERT [dbo].[t] ON"),
@@ -365,7 +365,7 @@ def test_identity_values_are_written_as_they_are() -> None:
     ]
     assert order == sorted(order)
     failing = make(numbered)
-    staged(failing, one)
+    fill_tables(failing, one)
     fake(failing).answer("INSERT INTO .dbo", violation("unique"))
     with pytest.raises(UniqueBlocked):
         failing.apply(batch(PhaseSpec(merges=(one,))))

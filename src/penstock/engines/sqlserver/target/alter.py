@@ -123,7 +123,7 @@ class Alterer:
     def _evolve(self, change: ShapeChange) -> Iterator[Alteration]:
         column, found = change.column, self.table.column(change.name)
         if change.computed is not None:
-            yield from self._computed(change, found)
+            yield from self._change_computed(change, found)
         elif change.kind is ChangeKind.RENAME_COLUMN and column is not None:
             yield from self._rename(column, change)
         elif change.kind is ChangeKind.DROP_COLUMN:
@@ -144,7 +144,9 @@ class Alterer:
             if not same_type(own.type_text, kind):
                 yield from self._retype(own, kind, change.what)
 
-    def _computed(self, change: ShapeChange, found: TargetColumn | None) -> Iterator[Alteration]:
+    def _change_computed(
+        self, change: ShapeChange, found: TargetColumn | None
+    ) -> Iterator[Alteration]:
         """Yield the drop or the new name of a computed column; the target adds none itself.
 
         Its values are in rows if the source logs them, and an expression of another engine means

@@ -20,7 +20,7 @@ from penstock.engines.sqlserver.target.deferred_keys import deferred_keys
 from penstock.engines.sqlserver.target.progress import (
     OUR_TABLES,
     SQLServerProgress,
-    named,
+    name_work,
     open_session,
     transaction,
 )
@@ -106,7 +106,7 @@ class SQLServerBulk(BulkTarget):
         )
 
     def _is_empty(self, table: TableName) -> bool:
-        with named("looking at the target tables"):
+        with name_work("looking at the target tables"):
             return not self._connection.execute(f"SELECT TOP (1) 1 FROM {quote(*table)}")
 
     def is_replica(self) -> bool:
@@ -142,7 +142,7 @@ class SQLServerBulk(BulkTarget):
         return notes
 
     def _ensure_schema(self, schema: str) -> None:
-        with named(f"looking for schema {schema}"):
+        with name_work(f"looking for schema {schema}"):
             if self._connection.execute(HAS_SCHEMA, schema):
                 return
         try:
@@ -155,7 +155,7 @@ class SQLServerBulk(BulkTarget):
 
     def _ddl(self, statement: str, doing: str, table: TableName) -> None:
         try:
-            with named(doing):
+            with name_work(doing):
                 self._connection.run(statement)
         except StatementFailed as error:
             raise TargetDdlFailed(
@@ -170,7 +170,7 @@ class SQLServerBulk(BulkTarget):
         notes = []
         for column, statement in shape.defaults():
             try:
-                with named("its default"):
+                with name_work("its default"):
                     self._connection.run(statement)
             except StatementFailed as error:
                 notes.append(f"{shape.name}.{column} has no default in the target: {error.message}")
@@ -209,7 +209,7 @@ class SQLServerBulk(BulkTarget):
     def begin_afresh(self, plans: Iterable[TablePlan]) -> None:
         plans = sorted(plans, key=lambda plan: plan.source)  # one order of locks
         tables = read_target_tables(self._connection, [plan.target for plan in plans])
-        with named("emptying the target tables"), transaction(self._connection):
+        with name_work("emptying the target tables"), transaction(self._connection):
             for plan in plans:
                 self._progress.begin_mark(plan.source, plan.name, plan.position)
             for plan in plans:
@@ -226,7 +226,7 @@ class SQLServerBulk(BulkTarget):
         self._connection.run(f"{what} {table.sql_name}")
 
     def finish_table(self, plan: TablePlan) -> int:
-        with named(f"finishing {plan.target}"), transaction(self._connection):
+        with name_work(f"finishing {plan.target}"), transaction(self._connection):
             done = self._progress.finished_chunks(plan.source)
             missing = [chunk.number for chunk in plan.chunks if chunk.number not in done]
             count = sum(done.values())
@@ -239,14 +239,14 @@ class SQLServerBulk(BulkTarget):
     def _drop_heaps(self, plans: Iterable[str]) -> None:
         """Drop the heaps that crashed workers have left."""
         prefixes = tuple(heap_prefix(plan) for plan in plans)
-        with named("dropping tables of lost workers"):
+        with name_work("dropping tables of lost workers"):
             for (name,) in self._connection.execute(OUR_TABLES):
                 if str(name).startswith(prefixes):
                     self._connection.run(f"DROP TABLE IF EXISTS {quote(SCHEMA, str(name))}")
 
     def drop_if_made(self, target: TableName) -> None:
         if target in self._progress.made_tables():
-            with named(f"dropping {target}"):
+            with name_work(f"dropping {target}"):
                 self._connection.run(f"DROP TABLE IF EXISTS {quote(*target)}")
 
     # --- keys -------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class SQLServerBulk(BulkTarget):
                 return
             if shape.name in made:
                 self._add_keys(shape)
-            with named(f"creating statistics of {shape.name}"):
+            with name_work(f"creating statistics of {shape.name}"):
                 self._connection.run(f"UPDATE STATISTICS {quote(*shape.name)}")
 
     def _add_keys(self, shape: TableShape) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.codec.sqlserver.types import SqlServerType, catalogue_type, parse_type
 from penstock.engines.sqlserver.connect import Connection, quote
-from penstock.engines.sqlserver.target.progress import named
+from penstock.engines.sqlserver.target.progress import name_work
 from penstock.model import TableName
 from penstock.ports.target import TargetTableMissing
 
@@ -197,7 +197,7 @@ def read_target_tables(
     found: dict[TableName, TargetTable] = {}
     if not wanted:
         return found
-    with named(DOING):
+    with name_work(DOING):
         keys = [_foreign_key(row) for row in connection.execute(FOREIGN_KEYS)]
         for schema in sorted({name.schema for name in wanted}):
             present = {str(row[0]).lower(): row[0] for row in connection.execute(TABLES, schema)}

@@ -26,7 +26,7 @@ from penstock.engines.sqlserver.target.layout import staged_sql
 from penstock.engines.sqlserver.target.merge_writer import load_rows
 from penstock.engines.sqlserver.target.progress import (
     SQLServerProgress,
-    named,
+    name_work,
     open_session,
     transaction,
 )
@@ -50,7 +50,7 @@ _DIGITS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSpec:
-    """What a writer must know besides its task, to be pickled.
+    """Facts that a writer needs besides its task, to be pickled.
 
     Attributes:
         relation: The table in the log, with the columns of the chunk in order.
@@ -102,7 +102,7 @@ class _Rows:
     heap: Heap
     prepares: dict[str, str] = field(default_factory=dict)
 
-    def sent(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch of the log's types as it is sent. Raises the errors of unfit values."""
         arrays, names = [], []
         for place, (column, values) in enumerate(
@@ -149,7 +149,7 @@ class SQLServerWriter(BulkWriter):
         heaps = Heaps(self, task, task.details)
         with closing(heaps):
             heaps.fill(reader)
-            with named(task.doing), transaction(self._connection):
+            with name_work(task.doing), transaction(self._connection):
                 if not progress.holds_plan(task.table, task.plan):
                     return ChunkStatus.PLAN_GONE, 0
                 # Waits for a copy of the same chunk that another process has not committed yet.
@@ -165,7 +165,7 @@ class SQLServerWriter(BulkWriter):
 
     def _look(self, task: ChunkTask) -> tuple[ChunkStatus, int] | None:
         """Return the outcome if the chunk need not be read: it is done, or its plan is gone."""
-        with named(task.doing), transaction(self._connection):
+        with name_work(task.doing), transaction(self._connection):
             if not self._progress.holds_plan(task.table, task.plan):
                 return ChunkStatus.PLAN_GONE, 0
             before = self._progress.rows_of_chunk(task.table, task.chunk.number)
@@ -199,12 +199,12 @@ class Heaps:
         rest: list[ShapedRows] = []
 
         def batches() -> Iterator[pa.RecordBatch]:
-            yield rows.sent(first.batch)
+            yield rows.convert(first.batch)
             for one in more:
                 if one.relation != first.relation:
                     rest.append(one)
                     return
-                yield rows.sent(one.batch)
+                yield rows.convert(one.batch)
 
         heap.sent = load_rows(
             self._writer._url,
@@ -221,7 +221,7 @@ class Heaps:
             relation=relation,
             as_text=self._translation.as_text(relation),
         )
-        with named(self._task.doing):
+        with name_work(self._task.doing):
             self._writer._side.run(heap.create())
         self._heaps.append(heap)
         return heap

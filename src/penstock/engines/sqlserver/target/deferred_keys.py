@@ -6,7 +6,7 @@ from contextlib import closing
 
 from penstock.engines.sqlserver.connect import quote
 from penstock.engines.sqlserver.target.catalog import read_target_tables
-from penstock.engines.sqlserver.target.progress import named, open_session
+from penstock.engines.sqlserver.target.progress import name_work, open_session
 from penstock.engines.sqlserver.target.refusals import DUPLICATE
 from penstock.engines.sqlserver.target.shapes import TableShape
 from penstock.host.errors import StatementFailed
@@ -44,7 +44,7 @@ def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
                 notes.append(f"{table.target} has no unique key {key.name}: {why}")
                 continue
             try:
-                with named("the target says"):
+                with name_work("the target says"):
                     connection.run(key.statement)
             except StatementFailed as error:
                 said = error.message
@@ -64,7 +64,7 @@ def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
             if key.name not in present:
                 continue
             try:
-                with named("the target says"):
+                with name_work("the target says"):
                     connection.run(f"DROP INDEX {quote(key.name)} ON {quote(*table.target)}")
             except StatementFailed as error:
                 if error.fields.get("errno") not in _NEEDED:

@@ -141,10 +141,10 @@ class MergeLayout(Layout):
             arrays.append(bitmaps)
             keys = origin if origin is not None else [None] * len(self.origin)
             arrays += [
-                self._sent(index, values)
+                self._convert(index, values)
                 for index, values in zip(self.relation.key, keys, strict=True)
             ]
-        arrays += [self._sent(index, values) for index, values in enumerate(columns)]
+        arrays += [self._convert(index, values) for index, values in enumerate(columns)]
         arrays.append(pa.array(np.full(size, self._stamp, dtype=np.int64)))
         return pa.RecordBatch.from_arrays(
             [
@@ -154,7 +154,7 @@ class MergeLayout(Layout):
             schema=self.schema,
         )
 
-    def _sent(self, index: int, values: Any) -> Any:
+    def _convert(self, index: int, values: Any) -> Any:
         if values is None:
             return None
         if index in self._as_text:

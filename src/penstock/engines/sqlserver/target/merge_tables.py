@@ -20,7 +20,7 @@ from penstock.engines.sqlserver.target.progress import (
     NAME_LENGTH_MAX,
     OUR_TABLES,
     SQLServerProgress,
-    named,
+    name_work,
     transaction,
     upsert_by_merge,
 )
@@ -64,7 +64,7 @@ class MergeTables:
         """
         stamps = {name: secrets.randbits(STAMP_BITS) for name in wanted}
         try:
-            with named("preparing merge tables"), transaction(self._connection):
+            with name_work("preparing merge tables"), transaction(self._connection):
                 shapes = self._read_shapes()
                 for name in sorted(wanted):
                     shape = repr(wanted[name].sql_columns)
@@ -106,7 +106,7 @@ class MergeTables:
         used, self._used = sorted(self._used), set()
         for name in used:
             if name in (self._shapes or {}):
-                with named("emptying merge tables"):
+                with name_work("emptying merge tables"):
                     self._connection.run(f"TRUNCATE TABLE {quote(SCHEMA, name)}")
 
     def forget(self, names: Iterable[str]) -> None:
@@ -130,7 +130,7 @@ def check_staged(connection: Connection, expected: Mapping[str, tuple[int, int]]
     """
     for names in _pieces(sorted(expected)):
         counts = " UNION ALL ".join(_count_sql(name, expected[name][0]) for name in names)
-        with named("checking merge tables"):
+        with name_work("checking merge tables"):
             for name, held, stamped in connection.execute(counts):
                 _check_counts(str(name), int(held), int(stamped), expected[str(name)][1])
 
@@ -164,7 +164,7 @@ def _pieces(names: Sequence[str]) -> Iterable[Sequence[str]]:
 def drop_merge_tables(connection: Connection, names: Iterable[str]) -> None:
     """Drop merge tables that only one batch needed."""
     for name in names:
-        with named("dropping a merge table"):
+        with name_work("dropping a merge table"):
             connection.run(f"DROP TABLE IF EXISTS {quote(SCHEMA, name)}")
 
 

@@ -1,8 +1,8 @@
 """Writer of rows into a merge table, by the driver's bulk copy. Runs in Spark's workers.
 
 Rows go from Arrow's buffers into the session that the driver opens for each bulk copy, with
-TABLOCK: several workers load one heap at the same time. Each bulk copy commits by itself. One whose
-answer is lost may have left its rows, and the number of rows then tells (`check_staged`).
+TABLOCK: several workers load one heap at the same time. A bulk copy commits automatically. One
+whose answer is lost may have left its rows, and the number of rows then tells (`check_staged`).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _loading_error(error: BaseException, doing: str, table: TableName) -> BaseEx
     if isinstance(error, ValueUnfit):
         return ValueRefused(
             f"{doing}: a value of column {error.column} cannot be stored: {error.what}",
-            hint="Choose what becomes of such values in [target.types]; `penstock plan` shows the "
+            hint="Choose what to do with such values in [target.types]; `penstock plan` shows the "
             "choices.",
             table=str(table),
         )

@@ -12,7 +12,7 @@ import structlog
 from penstock.engines.sqlserver.connect import Connection, quote
 from penstock.engines.sqlserver.target.catalog import TargetColumn, TargetTable, read_target_tables
 from penstock.engines.sqlserver.target.layout import MergeLayout
-from penstock.engines.sqlserver.target.progress import named
+from penstock.engines.sqlserver.target.progress import name_work
 from penstock.engines.sqlserver.target.translation import Translation
 from penstock.ports.target import SCHEMA, MergeSpec
 
@@ -27,7 +27,7 @@ def allow_null(connection: Connection, specs: Iterable[MergeSpec], translation: 
     specs = list(specs)
     tables = read_target_tables(connection, [spec.table for spec in specs])
     altered = 0
-    with named("allowing NULL"):
+    with name_work("allowing NULL"):
         for spec in specs:
             table = tables.get(spec.table)
             for column in [] if table is None else _with_null(connection, spec, table, translation):

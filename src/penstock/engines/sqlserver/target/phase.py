@@ -292,15 +292,15 @@ def _rows_missing(merge: MergeSql, wanted: int, found: int) -> TargetRowMissing:
 def parents_first(merges: Sequence[MergeSql]) -> list[MergeSql]:
     """Sort tables by foreign keys, parents before children; in a cycle names decide."""
     by_name = {merge.table.name: merge for merge in merges}
-    return [by_name[name] for name in _ordered({n: m.table for n, m in by_name.items()})]
+    return [by_name[name] for name in _sort_by_keys({n: m.table for n, m in by_name.items()})]
 
 
 def _children_first(tables: Sequence[TargetTable]) -> list[TargetTable]:
     by_name = {table.name: table for table in tables}
-    return [by_name[name] for name in reversed(_ordered(by_name))]
+    return [by_name[name] for name in reversed(_sort_by_keys(by_name))]
 
 
-def _ordered(tables: Mapping[TableName, TargetTable]) -> list[TableName]:
+def _sort_by_keys(tables: Mapping[TableName, TargetTable]) -> list[TableName]:
     waiting = dict(sorted(tables.items()))
     result: list[TableName] = []
     while waiting:

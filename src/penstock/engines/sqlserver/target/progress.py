@@ -177,11 +177,11 @@ class SQLServerProgress(StateStore):
         return self._connection.is_closed
 
     def rows(self, sql: str, values: Sequence[object] = (), *, doing: str) -> Sequence[Any]:
-        with named(doing):
+        with name_work(doing):
             return self._connection.execute(sql, *map(_parameter, values))
 
     def run(self, sql: str, values: Sequence[object] = (), *, doing: str) -> int:
-        with named(doing):
+        with name_work(doing):
             return self._connection.run(sql, *map(_parameter, values))
 
     def transaction(self) -> AbstractContextManager[object]:
@@ -229,7 +229,7 @@ def connect_progress(url: str, application_name: str) -> SQLServerProgress:
 
 
 @contextmanager
-def named(doing: str) -> Iterator[None]:
+def name_work(doing: str) -> Iterator[None]:
     """Name the work in errors of the server, in place of the statement."""
     try:
         yield
@@ -337,7 +337,7 @@ def remove(url: str, removal: Removal) -> None:
     """Carry a removal out, all of it or nothing."""
     with (
         closing(open_session(url)) as connection,
-        named(f"removing {removal.what}"),
+        name_work(f"removing {removal.what}"),
         transaction(connection),
     ):
         for text in removal.statements:

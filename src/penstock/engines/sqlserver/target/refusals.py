@@ -69,14 +69,14 @@ def apply_error(error: PenstockError, table: TableName) -> PenstockError:
     if number in DUPLICATE:
         return UniqueBlocked(
             f"applying to {table}: rows of the target have values of a unique key already"
-            f"{_named(error.message)}",
+            f"{_name_object(error.message)}",
             hint="The target holds rows of its own, or compares keys less strictly than the source "
             "(its collation, and blanks at the end): run `penstock verify`.",
             **fields,
         )
     if number == CONSTRAINT and not _IS_CHECK.search(error.message):
         return ForeignKeyBlocked(
-            f"applying to {table}: a foreign key is violated{_named(error.message)}",
+            f"applying to {table}: a foreign key is violated{_name_object(error.message)}",
             hint="Drop the foreign key in the target, or capture the table that it refers to.",
             **fields,
         )
@@ -96,7 +96,7 @@ def apply_error(error: PenstockError, table: TableName) -> PenstockError:
 def value_refused(said: str, number: int, table: TableName) -> ValueRefused:
     """Return the error for a value that the target does not accept. said: the server's words."""
     column = _COLUMN.search(said)
-    where = f" (column {column[1]})" if column else _named(said)
+    where = f" (column {column[1]})" if column else _name_object(said)
     what = _VALUES.get(number, "a check constraint is violated")
     return ValueRefused(
         f"applying to {table}: {what}{where}, error {number}",
@@ -107,6 +107,6 @@ def value_refused(said: str, number: int, table: TableName) -> ValueRefused:
     )
 
 
-def _named(said: str) -> str:
+def _name_object(said: str) -> str:
     found = _CONSTRAINT.search(said)
     return f": {found[1]}" if found else ""

@@ -10,7 +10,7 @@ from penstock.codec.server_pair import ServerPair
 from penstock.engines.sqlserver.connect import quote
 from penstock.engines.sqlserver.target.catalog import read_target_tables, require
 from penstock.engines.sqlserver.target.chunk import ChunkSpec, Heaps, SQLServerWriter
-from penstock.engines.sqlserver.target.progress import named, transaction
+from penstock.engines.sqlserver.target.progress import name_work, transaction
 from penstock.engines.sqlserver.target.shapes import TableShape
 from penstock.model import Relation, TableName
 from penstock.ports.bulk import BulkReader, ChunkTask
@@ -74,7 +74,7 @@ class SQLServerRepair(SQLServerWriter, RepairTarget):
         self._relations[table.target] = relation_of(table.definition)
 
     def delete(self, table: TableName, condition: str) -> int:
-        with named(f"deleting rows of {table}"):
+        with name_work(f"deleting rows of {table}"):
             return self._connection.run(f"DELETE FROM {quote(*table)} WHERE {condition}")
 
     def copy(self, task: ChunkTask, reader: BulkReader) -> int:
@@ -88,5 +88,5 @@ class SQLServerRepair(SQLServerWriter, RepairTarget):
             return heaps.pour()
 
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
-        with named(doing):
+        with name_work(doing):
             return self._connection.execute(query)

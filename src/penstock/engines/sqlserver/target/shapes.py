@@ -75,15 +75,15 @@ class TableShape:
     def create(self) -> str:
         """Return CREATE TABLE without keys. Raises TargetTypeMissing, TargetDdlFailed."""
         if not self.columns:
-            raise self._refused("has no columns, or only generated ones")
+            raise self._refuse("has no columns, or only generated ones")
         if len(self.columns) > COLUMNS_MAX:
-            raise self._refused(
+            raise self._refuse(
                 f"has {len(self.columns)} columns, a table of SQL Server at most {COLUMNS_MAX:,}"
             )
         body = ",\n    ".join(map(self._column_sql, self.columns))
         return f"CREATE TABLE {quote(*self.name)} (\n    {body}\n)"
 
-    def _refused(self, why: str) -> TargetDdlFailed:
+    def _refuse(self, why: str) -> TargetDdlFailed:
         return TargetDdlFailed(
             f"{self.definition.name} {why}",
             hint=f"Leave it out: put '!{as_pattern(self.definition.name)}' into [source] tables "
