@@ -102,7 +102,7 @@ class SourceColumn:
         """Return the same column, kept as exact text."""
         return replace(self, neutral="string")
 
-    def renamed(self, name: str) -> SourceColumn:
+    def with_name(self, name: str) -> SourceColumn:
         """Return the same column under another name."""
         return replace(self, name=name)
 
@@ -211,7 +211,7 @@ def _plain(values: Any, column: SourceColumn) -> Any:
 def _text(values: Any) -> Any:
     found = values.cast(pa.string()) if not pa.types.is_string(values.type) else values
     try:
-        found.validate(full=True)  # half of a pair of UTF-16 is no text
+        found.validate(full=True)  # half of a pair of UTF-16 is not a text
     except pa.ArrowInvalid as error:
         raise broken("text is not valid Unicode") from error
     return found
@@ -295,7 +295,7 @@ def _to_uuid(values: Any, _: SourceColumn) -> Any:
     raw = np.frombuffer(there.buffers()[2], np.uint8)[bounds[0] : bounds[-1]]
     digits = _DIGITS[raw.reshape(size, _UUID_LENGTH)[:, _UUID_DIGITS]]
     if (digits == _NO_DIGIT).any():
-        raise broken("a uniqueidentifier has a character that is no digit")
+        raise broken("a uniqueidentifier has a character other than a digit")
     packed = np.ascontiguousarray(digits[:, ::2] << 4 | digits[:, 1::2])
     made = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), size, [None, pa.py_buffer(packed)])
     return spread(made, values)

@@ -26,7 +26,7 @@ _TEMPORALS = frozenset(("time", "datetime2", "datetimeoffset"))
 
 
 class Form(StrEnum):
-    """What a column becomes.
+    """Result of the conversion of a column.
 
     Attributes:
         SAME: values of its neutral type.
@@ -56,7 +56,7 @@ _NEUTRALS = {
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """What one column becomes.
+    """Conversion of one column.
 
     Attributes:
         type_text: Type at the source.

@@ -124,7 +124,7 @@ class SqlServerType:
 
 @lru_cache(maxsize=4096)
 def parse_type(text: str) -> SqlServerType:
-    """Return the type of a text of T-SQL. A text that is no type of SQL Server is its own name."""
+    """Return the type of a text of T-SQL. Any other text is its own name."""
     match = _TYPE.fullmatch(text)
     if match is None:
         return SqlServerType(text)

@@ -182,7 +182,7 @@ def _hold_postgres(kind: SourceType, key_bytes: int | None) -> Held:
         return replace(_plain(target, Kind.RAW_TEXT, note=note), cases=cases)
     if kind.is_array or not kind.is_builtin:
         most = _PG_ENUM_LABEL_MAX if kind.is_enum and not kind.is_array else None
-        return _printed(most, key_bytes)
+        return _hold_printed(most, key_bytes)
     if kind.base in _PG_PLAIN:
         return _plain(*_PG_PLAIN[kind.base])
     if kind.base in ("real", "double precision"):
@@ -197,13 +197,13 @@ def _hold_postgres(kind: SourceType, key_bytes: int | None) -> Held:
     if kind.base in ("date", "time", "timestamp", "timestamptz"):
         return _pg_temporal(kind)
     if kind.base in ("json", "jsonb"):
-        return _printed(None, key_bytes, note="the document's text, unchanged")
+        return _hold_printed(None, key_bytes, note="the document's text, unchanged")
     if kind.base in ("bit", "varbit"):
-        return _printed(kind.length or (1 if kind.base == "bit" else None), key_bytes)
-    return _printed(PRINTED.get(kind.base), key_bytes)
+        return _hold_printed(kind.length or (1 if kind.base == "bit" else None), key_bytes)
+    return _hold_printed(PRINTED.get(kind.base), key_bytes)
 
 
-def _printed(most: int | None, key_bytes: int | None, *, note: str = "") -> Held:
+def _hold_printed(most: int | None, key_bytes: int | None, *, note: str = "") -> Held:
     units = most * UNITS_OF_CHARACTER if most else None
     return _text(units, key_bytes, Kind.PRINTED, note=note or "the text that PostgreSQL prints")
 
@@ -419,7 +419,7 @@ def _hold_own(kind: SourceType) -> Held | None:
         return None
     form = _OWN_FORMS.get(kind.base, Kind.TEXT)
     if kind.base in _TEXTS:
-        return _plain(_collated(kind), form)
+        return _plain(_with_collation(kind), form)
     if kind.base == "rowversion":
         note = "the value that the source had: a rowversion cannot be written"
         return _plain("binary(8)", form, note=note)
@@ -434,6 +434,6 @@ def _hold_own(kind: SourceType) -> Held | None:
     return _plain(kind.text, form)
 
 
-def _collated(kind: SourceType) -> str:
+def _with_collation(kind: SourceType) -> str:
     name = re.fullmatch(r"\w+", kind.collation or "")
     return f"{kind.text} COLLATE {name[0]}" if name else kind.text

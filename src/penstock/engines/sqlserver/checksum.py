@@ -37,10 +37,10 @@ def printed_images(table: TableDefinition, target_types: Mapping[str, str]) -> N
 
 def image(cells: Sequence[ComparedCell], key: Sequence[ComparedCell]) -> Image:
     """Return the list of a row's cells, as JSON."""
-    return Image(key=_listed(key or cells), row=_listed(cells))
+    return Image(key=_list_cells(key or cells), row=_list_cells(cells))
 
 
-def _listed(cells: Sequence[ComparedCell]) -> str:
+def _list_cells(cells: Sequence[ComparedCell]) -> str:
     found = []
     for one in cells:
         kind, change = parse_template(one.text)

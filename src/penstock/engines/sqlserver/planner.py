@@ -87,7 +87,7 @@ class SQLServerPlanner(Planning):
         with closing(connect(self._url)) as session:
             how = "snapshots of each chunk" if has_snapshots(session) else "READ COMMITTED"
             logger.info("rows are read after the point, and changes applied over them", by=how)
-            keyless = [one.name for one in self._captured(session) if not one.row_key]
+            keyless = [one.name for one in self._read_captured(session) if not one.row_key]
             if not keyless or not self._follows:
                 position = self._position(session)
                 return Point(
@@ -95,7 +95,7 @@ class SQLServerPlanner(Planning):
                 )
             self._lock(keyless, f"{LOCKED}{name}")
             # The next one: changes of the newest captured commit are in the rows.
-            position = SqlServerLsn(self._captured_all(session) + 1)
+            position = SqlServerLsn(self._wait_captured(session) + 1)
         return Point(
             position=position, snapshot_id=f"{LOCKED}{name}", snapshot_text=f"{how}/{name}"
         )
@@ -108,7 +108,7 @@ class SQLServerPlanner(Planning):
         except (StatementFailed, PrivilegeMissing):
             return SqlServerLsn(0)  # without change data capture there is no position
 
-    def _captured(self, session: Connection) -> list[TableDefinition]:
+    def _read_captured(self, session: Connection) -> list[TableDefinition]:
         return captured_tables(session, self._patterns)
 
     def _lock(self, tables: Sequence[TableName], name: str) -> None:
@@ -129,7 +129,7 @@ class SQLServerPlanner(Planning):
             self._holder.close()  # the server rolls back, which ends the locks
         self._holder, self._held = None, frozenset()
 
-    def _captured_all(self, session: Connection) -> int:
+    def _wait_captured(self, session: Connection) -> int:
         """Wait until everything committed so far is captured; return the newest commit."""
         caught_up = CaughtUp(clock=self._clock)
         caught_up.begin(session)
@@ -148,7 +148,7 @@ class SQLServerPlanner(Planning):
         if not self._follows:
             return None
         with closing(connect(self._url)) as session:
-            end = self._captured_all(session)
+            end = self._wait_captured(session)
             until = self._clock.monotonic_s() + NEXT_COMMIT_S
             while read_newest(session).position <= end:
                 if self._clock.monotonic_s() >= until:
@@ -158,7 +158,7 @@ class SQLServerPlanner(Planning):
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
         with closing(connect(self._url)) as session:
-            return [one for one in self._captured(session) if one.name in set(tables)]
+            return [one for one in self._read_captured(session) if one.name in set(tables)]
 
     def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
         """Return ranges of the key.

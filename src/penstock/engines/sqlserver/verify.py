@@ -147,7 +147,7 @@ class SQLServerVerifyReader(VerifyReader):
             ]
             sql = statements.rows(table, [select_expression(one) for one in columns], where)
             named = {cell.name.lower(): cell.name for cell in cells}
-            renamed = [one.renamed(named[one.name.lower()]) for one in columns]
+            renamed = [one.with_name(named[one.name.lower()]) for one in columns]
             with self._session() as session:
                 for batch in session.arrow(sql, rows=BATCH_ROWS):
                     if self._is_cancelled:

@@ -65,7 +65,7 @@ def _definition(
     keys: Sequence[Sequence[Any]],
 ) -> TableDefinition:
     made = tuple(map(column_of, columns))
-    known = [_Index(table.name, rows) for rows in _grouped(indexes, 1)]
+    known = [_Index(table.name, rows) for rows in _group(indexes, 1)]
     primary = next((one.columns for one in known if one.is_primary), ())
     stand_in = primary or _without_null(known, made)
     sent = tuple(column.name for column in made if not column.generated)
@@ -78,13 +78,13 @@ def _definition(
         identity_columns=stand_in or sent,
         unique_keys=tuple(one.unique_key for one in known if one.is_unique and not one.is_primary),
         indexes=tuple(one.sql for one in known if one.is_rowstore and not one.is_unique),
-        foreign_keys=tuple(_foreign_key(rows) for rows in _grouped(keys, 1)),
+        foreign_keys=tuple(_foreign_key(rows) for rows in _group(keys, 1)),
         size_bytes=table.page_count * PAGE_BYTES,
         row_estimate=table.row_count,
     )
 
 
-def _grouped(rows: Sequence[Sequence[Any]], place: int) -> list[list[Sequence[Any]]]:
+def _group(rows: Sequence[Sequence[Any]], place: int) -> list[list[Sequence[Any]]]:
     groups: dict[Any, list[Sequence[Any]]] = {}
     for row in rows:
         groups.setdefault(row[place], []).append(row)
