@@ -22,6 +22,7 @@ pytest_plugins = [
     "plugins.ignite_live",
     "plugins.mysql",
     "plugins.mysql_loader",
+    "plugins.sqlserver",
     "plugins.row_apply",
     "plugins.cluster",
     "plugins.standalone",

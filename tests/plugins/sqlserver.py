@@ -1,0 +1,175 @@
+"""A simulated SQL Server for the tests: a process that speaks TDS over a PostgreSQL 15 server.
+
+That server has ICU collations, which SQL Server's comparisons need. `sim_sqlserver` describes the
+simulator.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+from plugins.shared import SharedServers
+
+POSTGRES_VERSION = 15  # Debian's build has ICU
+PASSWORD = "Secret#1"
+START_TIMEOUT_S = 60.0
+TESTS = Path(__file__).parents[1]
+
+_database_numbers = itertools.count(1)
+
+
+class SimServer:
+    """A running simulator.
+
+    Attributes:
+        port: TCP port on 127.0.0.1.
+        certificate: PEM file of the authority that signed its certificate; None without TLS.
+        postgres_url: URL of the PostgreSQL server behind it, as its superuser.
+    """
+
+    def __init__(self, postgres_url: str, *options: str) -> None:
+        self.postgres_url = postgres_url
+        command = [sys.executable, "-m", "sim_sqlserver", "--postgres", postgres_url, *options]
+        environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the simulator ended with {self._process.wait()}")
+        ready = json.loads(line)
+        self.port: int = ready["port"]
+        certificate = ready["certificate"]
+        self.certificate = None if certificate is None else Path(certificate)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def url(self, database: str, user: str = "sa", password: str = PASSWORD) -> str:
+        """Return the URL of a database."""
+        encrypt = "no" if self.certificate is None else "yes"
+        login = f"{quote(user, safe='')}:{quote(password, safe='')}"
+        return (
+            f"sqlserver://{login}@127.0.0.1:{self.port}/{database}"
+            f"?encrypt={encrypt}&trustServerCertificate=true"
+        )
+
+    def connection_string(
+        self, database: str, user: str = "sa", password: str = PASSWORD, **options: str
+    ) -> str:
+        """Return the text that mssql_python.connect takes."""
+        parts = {
+            "Server": f"127.0.0.1,{self.port}",
+            "Database": database,
+            "UID": user,
+            "PWD": password,
+            "Encrypt": "no" if self.certificate is None else "yes",
+            "TrustServerCertificate": "yes",
+            **options,
+        }
+        return "".join(f"{name}={value};" for name, value in parts.items())
+
+    def make_database(self, prefix: str = "test") -> str:
+        """Create a fresh database and return its name; drop_database() removes it."""
+        name = f"{prefix}_{os.getpid()}_{next(_database_numbers)}"
+        self.execute(f"CREATE DATABASE [{name}]", "master")
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, ending all sessions that still use it."""
+        self.execute(f"DROP DATABASE IF EXISTS [{name}]", "master")
+
+    def execute(
+        self, statement: str, database: str, *parameters: Any
+    ) -> list[tuple[Any, ...]]:
+        """Run T-SQL in autocommit as sa; return the rows of its first result."""
+        import mssql_python
+
+        with mssql_python.connect(self.connection_string(database), autocommit=True) as connection:
+            cursor = connection.cursor()
+            cursor.execute(statement, *parameters)
+            rows = [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+            while cursor.nextset():
+                pass
+            return rows
+
+    def postgres(self, statement: str, database: str) -> list[tuple[Any, ...]]:
+        """Run PostgreSQL's SQL in the database behind one of the simulator."""
+        with psycopg.connect(self.postgres_url, dbname=database, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def kill(self) -> None:
+        """Kill the simulator with SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Stop the simulator."""
+        assert self._process.stdin is not None
+        if self._process.poll() is None:
+            self._process.stdin.close()
+            self._process.wait(START_TIMEOUT_S)
+
+
+@contextmanager
+def running(postgres_url: str, *options: str) -> Iterator[SimServer]:
+    """Run a simulator for a with block."""
+    server = SimServer(postgres_url, *options)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@contextmanager
+def running_alone(*options: str) -> Iterator[SimServer]:
+    """Run a simulator over a PostgreSQL server of its own, for a with block."""
+    with EmbeddedPostgres(major=POSTGRES_VERSION) as postgres:
+        with running(postgres.url(), *options) as server:
+            yield server
+
+
+def shared_server(servers: SharedServers) -> SimServer:
+    """Return the simulator that tests share."""
+    postgres = servers.get(
+        ("first", POSTGRES_VERSION), lambda: EmbeddedPostgres(major=POSTGRES_VERSION)
+    )
+    server: SimServer = servers.get("sqlserver", lambda: running(postgres.url()))
+    return server
+
+
+@pytest.fixture(scope="session")
+def sqlserver(shared_servers: SharedServers) -> SimServer:
+    """A running simulator, shared by the tests of one process: leave it as you found it."""
+    return shared_server(shared_servers)
+
+
+@pytest.fixture
+def sqlserver_database(sqlserver: SimServer) -> Iterator[str]:
+    """Name of a fresh database; dropped afterwards."""
+    name = sqlserver.make_database()
+    yield name
+    sqlserver.drop_database(name)
+
+
+@pytest.fixture
+def sqlserver_url(sqlserver: SimServer, sqlserver_database: str) -> str:
+    """URL of a fresh database, which is dropped afterwards."""
+    return sqlserver.url(sqlserver_database)
