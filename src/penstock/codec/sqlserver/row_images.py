@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from penstock.codec.types.mapping import Kind
 
 _CHOSEN = re.compile(r"case when \w+ then (\w+) \{\} else .* end", re.DOTALL)
 _NUL = "\0"
+_WIDE = Context(prec=77)  # 38 digits in front of the point, and as many as a scale may add
 _MOMENTS = (Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
 _TEMPORALS = frozenset(("time", "datetime2", "datetimeoffset"))
 
@@ -120,7 +121,7 @@ def _round(values: Any, change: str) -> Any:
     """Return decimals rounded half up, as texts with the digits that are left."""
     unit = Decimal(1).scaleb(-int(change.rpartition("_")[2]))
     texts = [
-        None if one is None else f"{one.quantize(unit, ROUND_HALF_UP):f}"
+        None if one is None else f"{one.quantize(unit, ROUND_HALF_UP, _WIDE):f}"
         for one in values.to_pylist()
     ]
     return pa.array(texts, pa.string())

@@ -21,6 +21,7 @@ from penstock.codec.types.mapping import (
     Held,
     Kind,
     Write,
+    fill_template,
 )
 from penstock.codec.types.mysql_text import bytes_type, text_type
 from penstock.codec.types.source_type import Engine, Server, SourceType
@@ -258,6 +259,14 @@ def _in_mysql(kind: SourceType, target: Server, key_bytes: int | None) -> Held:
     return replace(plain(held_as, Kind.TEXT, note=note), cases=losses)
 
 
+# Arrow prints small decimals with an exponent, `-1.0E-37`, in which MySQL's text has all digits.
+_MY_UNSIGNED = "replace(trim(leading '-' from substring_index({}, 'E', 1)), '.', '')"
+_MY_DIGITS = (
+    "(case when instr({}, 'E-') then concat(if(left({}, 1) = '-', '-0.', '0.'), "
+    f"repeat('0', substring_index({{}}, 'E-', -1) - 1), {_MY_UNSIGNED}) else {{}} end)"
+)
+
+
 def _my_decimal(kind: SourceType, target: Server, key_bytes: int | None) -> Held:
     arguments = decimal_of(kind)
     there = replace(
@@ -268,13 +277,22 @@ def _my_decimal(kind: SourceType, target: Server, key_bytes: int | None) -> Held
     cases = tuple(
         replace(
             case,
+            waiting=fill_template(case.waiting, _MY_DIGITS),
             stored="always",
-            instead={ROUND: (case.instead[ROUND][0], f"{ROUNDED}_{scale} {{}}")},
+            instead={
+                ROUND: (
+                    fill_template(case.instead[ROUND][0], _MY_DIGITS),
+                    f"{ROUNDED}_{scale} {{}}",
+                )
+            },
         )
         for case in found.cases
         if case.loss == "digits"
     )
-    return replace(found, cases=cases, text=found.text if cases else None)
+    if not cases or found.text is None:
+        return replace(found, cases=(), text=None)
+    text = replace(found.text, write=Write(name=AS_TEXT, sql=_MY_DIGITS))
+    return replace(found, cases=cases, text=text)
 
 
 def _my_temporal(kind: SourceType, target: Server, key_bytes: int | None) -> Held:
