@@ -120,8 +120,9 @@ def _microseconds(texts: Any) -> Any:
 def _round(values: Any, change: str) -> Any:
     """Return decimals rounded half up, as texts with the digits that are left."""
     unit = Decimal(1).scaleb(-int(change.rpartition("_")[2]))
-    texts = [
-        None if one is None else f"{one.quantize(unit, ROUND_HALF_UP, _WIDE):f}"
+    rounded = [
+        None if one is None else one.quantize(unit, ROUND_HALF_UP, _WIDE)
         for one in values.to_pylist()
     ]
+    texts = [None if one is None else f"{one or abs(one):f}" for one in rounded]  # no -0
     return pa.array(texts, pa.string())
