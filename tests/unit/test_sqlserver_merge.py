@@ -153,7 +153,7 @@ def test_keyless_rows_are_compared_whole_and_exactly() -> None:
     deleting = merge_of(BAG, BAG_TARGET).delete_copies()
     assert "INTERSECT" in deleting
     assert f"d.[b] {progress.EXACT}, DATALENGTH(d.[b])" in deleting
-    assert "d.[wk$number] <= -m.[wk$n]" in deleting
+    assert "copies.[wk$number] <= -m.[wk$n]" in deleting
 
 
 def test_an_identity_outside_of_the_key_is_replaced() -> None:

@@ -335,7 +335,7 @@ class MergeSql:
         return ", ".join(_flat(self._exact(alias, *pair) for pair in self._columns.values()))
 
     def _exact(self, alias: str, column: Column, target: TargetColumn) -> Iterator[str]:
-        value = f"d.{quote(target.name)}"
+        value = f"{alias}.{quote(target.name)}"
         if alias == "m":
             value = f"CAST({self._value(column.name)} AS {_comparable(target)})"
         elif target.kind.base in _COMPARED_AS:
@@ -354,14 +354,14 @@ class MergeSql:
 
         Copies are numbered, since each is deleted as often as the log says.
         """
-        numbered = ", ".join(f"d.{quote(target.name)}" for _, target in self._columns.values())
+        columns = ", ".join(f"d.{quote(target.name)}" for _, target in self._columns.values())
         number = quote(f"{self.layout.count}umber")
         return (
-            f"WITH t AS (SELECT {numbered}, ROW_NUMBER() OVER (PARTITION BY {self._image('d')}"
+            f"WITH copies AS (SELECT {columns}, ROW_NUMBER() OVER (PARTITION BY {self._image('d')}"
             f" ORDER BY (SELECT NULL)) AS {number} FROM {self.table.sql_name} AS d)\n"
-            f"DELETE d FROM t AS d\n  JOIN {self.staging} AS m ON EXISTS"
-            f" (SELECT {self._image('d')} INTERSECT SELECT {self._image('m')})\n"
-            f" WHERE {self._n} < 0 AND d.{number} <= -{self._n}"
+            f"DELETE FROM copies WHERE EXISTS (SELECT 1 FROM {self.staging} AS m"
+            f" WHERE {self._n} < 0 AND copies.{number} <= -{self._n}"
+            f" AND EXISTS (SELECT {self._image('copies')} INTERSECT SELECT {self._image('m')}))"
         )
 
     def insert_copies(self, bit: int) -> str:

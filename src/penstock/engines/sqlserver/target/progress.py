@@ -120,7 +120,7 @@ DIALECT = StateDialect(
     upsert=upsert_by_merge,
     new="s.{}",
     true="1",
-    either="CASE WHEN {} = 1 OR {} = 1 THEN 1 ELSE 0 END",
+    either="{} | {}",
     now=UTC_NOW,
     utc_now=UTC_NOW,
     for_update=RowLock(hint=" WITH (UPDLOCK, HOLDLOCK)"),
