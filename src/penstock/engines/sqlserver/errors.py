@@ -78,4 +78,4 @@ class CaptureStopped(PenstockError):
     """The capture job does not run, so that no change reaches the change tables."""
 
     code = "MS10"
-    retry: ClassVar[Retry] = "operator"
+    retry: ClassVar[Retry] = "backoff"

@@ -174,6 +174,7 @@ class Book:
         newest: The greatest max_lsn ever seen.
         is_changed: Whether it has to be saved.
         gone: Tables whose end is in the log, by object id, with its position.
+        durable: The log is durable up to this commit.
     """
 
     takes: Callable[[TableName], bool]
@@ -181,6 +182,7 @@ class Book:
     newest: int = 0
     is_changed: bool = False
     gone: dict[int, int] = field(default_factory=dict)
+    durable: int = 0
 
     @classmethod
     def load(cls, state: KnownTables | None, takes: Callable[[TableName], bool]) -> Book:
@@ -216,7 +218,7 @@ class Book:
             InstanceUnreadable: The user may not read an instance.
             InstanceMissing: A table is no longer captured.
         """
-        self._learn(now)
+        self._learn(now, last)
         dropped = []
         by_table: dict[int, list[Instance]] = {}
         for one in now:
@@ -229,6 +231,7 @@ class Book:
                 dropped.append(source_id)
                 continue
             _check_table(known, there, last)
+        self._forget_passed({one.identity for one in now})
         return dropped
 
     def rewind(self) -> None:
@@ -241,9 +244,17 @@ class Book:
             if position <= durable:
                 del self.gone[source_id]
                 self.leave(source_id)
-        for source_id, known in self.tables.items():
-            first = current_of(known, durable + 1).ordinal
-            kept = tuple(one for one in known.instances if one.ordinal >= first)
+        self.durable = durable
+
+    def _forget_passed(self, there: Collection[tuple[int, str]]) -> None:
+        """Forget instances that are gone and were read up to their end. there: identities."""
+        for source_id, known in list(self.tables.items()):
+            first = current_of(known, self.durable + 1).ordinal
+            kept = tuple(
+                one
+                for one in known.instances
+                if one.ordinal >= first or (one.object_id, one.created) in there
+            )
             if kept != known.instances:
                 self.tables[source_id] = msgspec.structs.replace(known, instances=kept)
                 self.is_changed = True
@@ -257,7 +268,13 @@ class Book:
         """Return the object id of a captured table; None if it is not captured."""
         return next((at for at, one in self.tables.items() if one.table == table), None)
 
-    def _learn(self, now: Collection[Instance]) -> None:
+    def _learn(self, now: Collection[Instance], last: int) -> None:
+        """Take in new instances.
+
+        An instance that is created while a table is captured begins after the log's end, because
+        both LSNs grow. It never stands in for an older one that is gone.
+        """
+        begun = {source_id for source_id, known in self.tables.items() if known.instances}
         for one in now:
             if one.table is None:
                 continue
@@ -272,7 +289,7 @@ class Book:
                 name=one.name,
                 object_id=one.object_id,
                 created=one.created,
-                start=lsn_text(one.start),
+                start=lsn_text(max(one.start, last + 2) if one.source_id in begun else one.start),
             )
             ordered = sorted((*known.instances, new), key=lambda it: (it.ordinal, it.created))
             self.tables[one.source_id] = msgspec.structs.replace(known, instances=tuple(ordered))

@@ -157,6 +157,7 @@ class ChangeReader:
         book: Captured tables with their instances.
         shapes: Relations of the tables.
         count: Transactions of one batch at most.
+        row_count: Rows that the driver gives at once.
         byte_count: Bytes of all rows that were read.
     """
 
@@ -164,6 +165,7 @@ class ChangeReader:
     book: Book
     shapes: Shapes
     count: int = TRANSACTIONS_MAX
+    row_count: int = ROWS_AT_ONCE
     byte_count: int = 0
     _session: Session | None = None
     _sessions: dict[int, Session] = field(default_factory=dict)
@@ -291,7 +293,7 @@ class ChangeReader:
         session = self._sessions.get(source_id)
         if session is None:
             session = self._sessions[source_id] = self.opens()
-        rows = session.arrow(sql, lsn_bytes(part.first), lsn_bytes(part.last), rows=ROWS_AT_ONCE)
+        rows = session.arrow(sql, lsn_bytes(part.first), lsn_bytes(part.last), rows=self.row_count)
         return Feed(self._chunks(source_id, whole_batches(rows), layout, index_of))
 
     def _chunks(
