@@ -163,24 +163,21 @@ def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> SQLServerRead
 
     Raises the errors of connecting.
     """
-    is_locked = snapshot_id.startswith(LOCKED)
-    connection = open_session(url, is_locked=is_locked)
-    if is_locked and not _is_held(connection, snapshot_id):
-        connection.close()
-        return None
     del snapshot_text
-    return SQLServerReader(connection)
+    is_locked = snapshot_id.startswith(LOCKED)
+    if is_locked and not is_held(url, snapshot_id):
+        return None
+    return SQLServerReader(open_session(url, is_locked=is_locked))
 
 
 def snapshot_alive(url: str, snapshot_id: str, snapshot_text: str) -> bool:
     """Return whether rows can still be read as the point says; without locks they always can."""
     del snapshot_text
-    if not snapshot_id.startswith(LOCKED):
-        return True
+    return not snapshot_id.startswith(LOCKED) or is_held(url, snapshot_id)
+
+
+def is_held(url: str, name: str) -> bool:
+    """Return whether a session holds a name, with the locks of its transaction."""
     with connect(url) as connection:
-        return _is_held(connection, snapshot_id)
-
-
-def _is_held(connection: Connection, name: str) -> bool:
-    found = connection.execute(statements.IS_HELD, name)
-    return bool(found) and int(found[0][0]) == 0
+        found = connection.execute(statements.TAKE_NAME, name)
+        return bool(found) and int(found[0][0]) < 0

@@ -177,11 +177,18 @@ def read_and_write(column: ColumnDefinition) -> tuple[str, Callable[[str], str]]
             f"CONVERT(varchar(34), {name}, {style})",
             lambda text: f"CONVERT({kind.text}, '{text}', {style})",
         )
-    return f"CONVERT(nvarchar(4000), {name})", _text_writer(kind, column.collation)
+    return name, _text_writer(kind, column.collation)
 
 
 def _text_writer(kind: SqlServerType, collation: str | None) -> Callable[[str], str]:
     collated = f" COLLATE {collation}" if collation else ""
     if kind.base in ("nchar", "nvarchar"):
         return lambda text: f"{literal(text)}{collated}"
-    return lambda text: f"CONVERT({kind.text}, {literal(text)}{collated})"
+
+    def write(text: str) -> str:
+        """Return a literal of one byte per character, whose code page is that of the column."""
+        if text.isascii():
+            return f"{literal(text).removeprefix('N')}{collated}"
+        return f"CONVERT({kind.text}, {literal(text)}{collated})"
+
+    return write

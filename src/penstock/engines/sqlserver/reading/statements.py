@@ -69,7 +69,7 @@ FOREIGN_KEYS = (
 )
 
 # 1: on; 0, 2 and 3: off, or on its way.
-SNAPSHOT_STATE = "SELECT snapshot_isolation_state FROM sys.databases WHERE database_id = DB_ID()"
+SNAPSHOT_STATE = "SELECT snapshot_isolation_state FROM sys.databases WHERE name = DB_NAME()"
 SNAPSHOT_ISOLATION = "SET TRANSACTION ISOLATION LEVEL SNAPSHOT"
 COMMITTED_ISOLATION = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
@@ -83,7 +83,11 @@ SHAPE = (
 
 # A name that a session holds until its transaction ends, so that others see whether it is there.
 HOLD_NAME = "EXEC sp_getapplock @Resource = ?, @LockMode = 'Exclusive', @LockOwner = 'Transaction'"
-IS_HELD = "SELECT APPLOCK_TEST('public', ?, 'Exclusive', 'Transaction') AS is_free"
+# Below 0 if another session holds the name; otherwise this session has it, until it ends.
+TAKE_NAME = (
+    "DECLARE @outcome int; EXEC @outcome = sp_getapplock @Resource = ?, @LockMode = 'Shared', "
+    "@LockOwner = 'Session', @LockTimeout = 0; SELECT @outcome AS outcome"
+)
 
 
 def rows(table: TableName, expressions: Sequence[str], where: str = "") -> str:
