@@ -232,8 +232,15 @@ def _join(parts: list[str]) -> str:
     return "".join(out)
 
 
-def rewrite(text: str, spelling: Callable[[str], str], database: str) -> Rewritten:
-    """Return the PostgreSQL statement for a query or a change; raises SqlError."""
+def rewrite(
+    text: str, spelling: Callable[[str], str], columns: Callable[[str, str], list[str]], database: str
+) -> Rewritten:
+    """Return the PostgreSQL statement for a query or a change; raises SqlError.
+
+    Args:
+        spelling: Returns the existing spelling of a name.
+        columns: Returns the columns of a table, by schema and name.
+    """
     prepared = prepare(text)
     try:
         parsed = sqlglot.parse_one(prepared.text, read="tsql")
@@ -241,4 +248,4 @@ def rewrite(text: str, spelling: Callable[[str], str], database: str) -> Rewritt
         raise SqlError(102, f"Incorrect syntax: {error}"[:400], severity=15) from error
     if not isinstance(parsed, exp.Query | exp.DML):
         raise SqlError(102, f"The simulator does not know {text[:200]!r}.", severity=15)
-    return tree.convert(parsed, prepared, spelling, database)
+    return tree.convert(parsed, prepared, tree.Names(spelling, columns, database))

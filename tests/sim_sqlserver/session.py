@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sim_sqlserver import ddl_run, metadata, procedures, replies, rewrite, values
+from sim_sqlserver import cdc, ddl_run, metadata, procedures, replies, rewrite, values
 from sim_sqlserver.backend import Backend, is_rows
 from sim_sqlserver.encode import Encoder, encoder
 from sim_sqlserver.errors import STATEMENT_ONLY, TRANSACTION, SqlError
@@ -56,6 +56,9 @@ union select a.attname, n.nspname in ('sys', 'msdb')
 """
 
 
+_PROCEDURES_OF_CAPTURE = cdc.procedure  # importing the module registers its procedures
+
+
 class BatchEnd(Exception):
     """The batch ends here: RETURN, or an error that ends it."""
 
@@ -94,7 +97,7 @@ class Session:
         self.reply: Reply | None = None
         self.return_status = 0
         self.transaction_number = 0
-        self.app = self.host = ""
+        self.app = self.host = self.running = ""
         self.is_read_only = False
         self._has_savepoint = False
         self.outputs: list[tuple[int, str, SqlType, Any]] = []
@@ -181,7 +184,12 @@ class Session:
         """Return a query's PostgreSQL form."""
         is_system = bool(_SYSTEM.search(text))
         spelling = self._system_spelling if is_system else self.spelling
-        return self.database.rewritten(text, spelling)
+        if "#" in text:  # the columns of a temporary table are the session's own
+            return rewrite.rewrite(text, spelling, self._column_names, self.database.name)
+        return self.database.rewritten(text, spelling, self._column_names)
+
+    def _column_names(self, schema: str, table: str) -> list[str]:
+        return [column.name for column in self.columns_of(schema, table)]
 
     def expression(self, text: str, *, is_condition: bool = False) -> str:
         """Return a T-SQL expression as PostgreSQL's."""
@@ -211,6 +219,13 @@ class Session:
         """Run a batch and add its answer."""
         self.reply = reply
         self.try_depth = 0
+        self.running = text
+        try:
+            self._run_checked(text)
+        finally:
+            self.running = ""
+
+    def _run_checked(self, text: str) -> None:
         try:
             nodes = parse_batch(text)
         except BatchSyntaxError as error:
@@ -448,6 +463,7 @@ class Session:
     def run_statement(self, statement: Statement) -> None:
         """Run one statement; raises SqlError."""
         head = statement.head
+        self.server.check_failure(self, statement.text)
         if head == "UPDATE" and statement.tokens[1].upper == "STATISTICS":
             return
         if head == "INSERT" and statement.tokens[1].upper == "BULK":

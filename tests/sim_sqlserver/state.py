@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,10 @@ from psycopg import sql
 
 from sim_sqlserver import replies, setup
 from sim_sqlserver.backend import Backend
+from sim_sqlserver.capture import Capture, drop_slot, make_slot
 from sim_sqlserver.ddl import qualified
 from sim_sqlserver.ddl_parse import Name, Reader
-from sim_sqlserver.errors import SqlError
+from sim_sqlserver.errors import ConnectionDropped, SqlError
 from sim_sqlserver.lexer import tokenize
 from sim_sqlserver.metadata import Column
 from sim_sqlserver.names import NameBook, literal, quoted
@@ -48,6 +50,7 @@ class DatabaseState:
         self._rewritten: dict[tuple[str, int], Rewritten] = {}
         self._columns: dict[tuple[str, int], tuple[int, list[Column]]] = {}
         self._lock = threading.Lock()
+        self._capture: Capture | None = None
         with psycopg.connect(server.dsn, dbname=name, autocommit=True) as connection:
             setup.prepare(connection)
             found = connection.execute(
@@ -56,6 +59,8 @@ class DatabaseState:
             )
             self.domains = {str(row[0]) for row in found}
             self.refresh(lambda statement: connection.execute(statement.encode()).fetchall())
+        if self.has_cdc:
+            self._capture = Capture(server.dsn, name)
 
     def refresh(self, rows: Rows) -> None:
         """Read the settings again."""
@@ -82,12 +87,17 @@ class DatabaseState:
                     pass
             self.domains.add(name)
 
-    def rewritten(self, text: str, spelling: Callable[[str], str]) -> Rewritten:
+    def rewritten(
+        self,
+        text: str,
+        spelling: Callable[[str], str],
+        columns: Callable[[str, str], list[str]],
+    ) -> Rewritten:
         """Return a query's PostgreSQL form; it is kept until names change."""
         key = (text, self.names.version)
         found = self._rewritten.get(key)
         if found is None:
-            found = rewrite(text, spelling, self.name)
+            found = rewrite(text, spelling, columns, self.name)
             with self._lock:
                 if len(self._rewritten) >= REWRITTEN_MAX:
                     self._rewritten.clear()
@@ -105,7 +115,7 @@ class DatabaseState:
             number = rows(f"select to_regclass({literal(table)})::oid::int")[0][0]
             columns = [column for _, column in read_columns(number, rows)] if number else []
             found = (number or 0, columns)
-            if not table.startswith('"#'):
+            if not table.startswith('"#') and found[0]:
                 with self._lock:
                     self._columns[key] = found
         return found
@@ -137,8 +147,48 @@ class DatabaseState:
             )
             self.refresh(lambda statement: rows_of(connection, statement))
 
+    # --- change data capture ----------------------------------------------------------------------
+
+    def enable_cdc(self) -> None:
+        """Create what capture needs, and start it."""
+        make_slot(self.server.dsn, self.name)
+        self._execute("select sim.enable_cdc()")
+        self.names_changed()
+        self._capture = Capture(self.server.dsn, self.name)
+
+    def disable_cdc(self) -> None:
+        """Stop capture and drop its tables."""
+        if self._capture is not None:
+            self._capture.stop()
+            self._capture = None
+        self._execute("select sim.disable_cdc()")
+        drop_slot(self.server.dsn, self.name)
+        self.names_changed()
+
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(self.server.dsn, dbname=self.name, autocommit=True) as connection:
+            connection.execute("set search_path = dbo, simfn, sys, pg_catalog")
+            connection.execute(statement.encode())
+            self.refresh(lambda text: rows_of(connection, text))
+
+    @contextmanager
+    def paused_capture(self) -> Iterator[None]:
+        """Let no scan run in a with block."""
+        with self._capture.lock if self._capture is not None else nullcontext():
+            yield
+
+    def scan(self) -> int:
+        """Capture at once; return the number of transactions."""
+        if self._capture is None:
+            return 0
+        with self._capture.lock:
+            return self._capture.scan(is_forced=True)
+
     def drop(self) -> None:
         """Drop the database with its slots."""
+        if self._capture is not None:
+            self._capture.stop()
+            self._capture = None
         with psycopg.connect(self.server.dsn, autocommit=True) as connection:
             connection.execute(
                 "select pg_drop_replication_slot(slot_name) from pg_replication_slots "
@@ -197,6 +247,7 @@ class ServerState:
         self._spids = itertools.count(51)
         self._transactions = itertools.count(1)
         self.texts = KnownTexts(strict, record)
+        self._failures: list[list[Any]] = []
         self.closers: dict[int, Callable[[], None]] = {}
 
     def next_spid(self) -> int:
@@ -258,6 +309,43 @@ class ServerState:
 
     def release_locks(self, session: Session) -> None:
         """End what a transaction holds beside PostgreSQL's locks: nothing yet."""
+
+    def kill_others(self, session: Session) -> None:
+        """End all other sessions of a database."""
+        for spid, other in list(self.sessions.items()):
+            if other is not session and other.database is session.database:
+                self.closers[spid]()
+
+    def count_running(self, session: Session, text: str) -> int:
+        """Return how many other sessions of a database run a request that contains a text."""
+        return sum(
+            other is not session and other.database is session.database and text in other.running
+            for other in list(self.sessions.values())
+        )
+
+    def fail_next(self, database: str, number: int, like: str, times: int, after: int) -> None:
+        """Note a failure of coming statements."""
+        with self._lock:
+            self._failures.append([database, number, like, times, after])
+
+    def check_failure(self, session: Session, text: str) -> None:
+        """Raise SqlError, or cut the connection, for a text that shall fail."""
+        if not self._failures:
+            return
+        with self._lock:
+            for failure in self._failures:
+                database, number, like, times, after = failure
+                if database != session.database.name or like not in text:
+                    continue
+                if after > 0:
+                    failure[4] -= 1
+                    return
+                failure[3] -= 1
+                if times <= 1:
+                    self._failures.remove(failure)
+                if number == 0:
+                    raise ConnectionDropped
+                raise SqlError(number, "made by sim.fail_next", severity=13)
 
     def kill(self, spid: int) -> None:
         """End a session without an answer; raises SqlError 6106."""

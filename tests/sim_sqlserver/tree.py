@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
 from sim_sqlserver import casts
 from sim_sqlserver.errors import SqlError
-from sim_sqlserver.names import short_name
+from sim_sqlserver.names import literal, quoted, short_name
 
 if TYPE_CHECKING:
     from sim_sqlserver.rewrite import Prepared, Rewritten
@@ -18,9 +19,49 @@ Spelling = Callable[[str], str]
 _HIDDEN = {"master", "tempdb"}
 
 
-def convert(
-    parsed: exp.Expression, prepared: Prepared, spelling: Spelling, database: str
-) -> Rewritten:
+@dataclass
+class Names:
+    """Spelling of the names in a statement.
+
+    Attributes:
+        spelling: Returns the existing spelling of a name anywhere in the database.
+        columns: Returns the columns of a table.
+        database: Name of the database.
+    """
+
+    spelling: Spelling
+    columns: Callable[[str, str], list[str]]
+    database: str
+    _aliases: dict[str, str] = field(default_factory=dict)
+    _columns: dict[str, str] = field(default_factory=dict)
+
+    def read(self, parsed: exp.Expression) -> None:
+        """Read the aliases of a statement, and the columns of its tables."""
+        for alias in parsed.find_all(exp.Alias):
+            named = alias.args.get("alias")
+            if isinstance(named, exp.Identifier):
+                self._aliases[named.name.lower()] = named.name
+        for table in parsed.find_all(exp.Table):
+            if not isinstance(table.this, exp.Identifier):
+                continue
+            schema = "msdb" if table.catalog.lower() == "msdb" else table.db
+            name = table.name
+            if table.this.args.get("temporary"):
+                name = "#" + name.lstrip("#")
+            for column in self.columns(self.spelling(schema or "dbo"), self.spelling(name)):
+                self._columns.setdefault(column.lower(), column)
+
+    def find(self, node: exp.Identifier, name: str) -> str:
+        """Return the spelling of an identifier."""
+        folded = name.lower()
+        if folded in self._aliases:
+            return self._aliases[folded]
+        if not isinstance(node.parent, exp.Table) and folded in self._columns:
+            return self._columns[folded]
+        return self.spelling(name)
+
+
+def convert(parsed: exp.Expression, prepared: Prepared, names: Names) -> Rewritten:
     """Return the statement that PostgreSQL runs."""
     from sim_sqlserver.rewrite import Rewritten
 
@@ -41,11 +82,7 @@ def convert(
         out.can_lock_rows = isinstance(parsed, exp.Select) and not (
             parsed.args.get("group") or parsed.args.get("distinct") or parsed.find(exp.AggFunc)
         )
-    aliases = {
-        alias.args["alias"].name.lower(): alias.args["alias"].name
-        for alias in parsed.find_all(exp.Alias)
-        if isinstance(alias.args.get("alias"), exp.Identifier)
-    }
+    names.read(parsed)
     returning = parsed.args.get("returning")
     if returning is not None:
         out.has_output = True
@@ -61,7 +98,7 @@ def convert(
         _limit(parsed, prepared.top)
     for node in list(parsed.find_all(exp.Anonymous)):
         casts.annotate(node)
-    parsed = _convert_all(parsed, lambda node: _node(node, spelling, aliases, database))
+    parsed = _convert_all(parsed, lambda node: _node(node, names))
     _take_table(parsed, out)
     out.sql = parsed.sql("postgres", normalize_functions=False, unsupported_level=None)
     return out
@@ -244,13 +281,11 @@ def _convert_all(
     return convert_one(node)
 
 
-def _node(
-    node: exp.Expression, spelling: Spelling, aliases: dict[str, str], database: str
-) -> Any:
+def _node(node: exp.Expression, names: Names) -> Any:
     if isinstance(node, exp.Identifier):
-        return _identifier(node, spelling, aliases)
+        return _identifier(node, names)
     if isinstance(node, exp.Table):
-        return _table(node, database)
+        return _table(node, names)
     if isinstance(node, exp.Anonymous):
         return casts.call(node)
     if isinstance(node, exp.HexString):
@@ -274,21 +309,50 @@ def _node(
     return node
 
 
-def _identifier(node: exp.Identifier, spelling: Spelling, aliases: dict[str, str]) -> Any:
+def _identifier(node: exp.Identifier, names: Names) -> Any:
     name = str(node.this)
     if node.args.get("temporary"):
         name = "#" + name.lstrip("#")
     if not name.startswith("ms$"):
         is_own_alias = isinstance(node.parent, exp.Alias) and node.arg_key == "alias"
         if not is_own_alias:
-            name = aliases.get(name.lower()) or spelling(name)
+            name = names.find(node, name)
     out = exp.Identifier(this=short_name(name), quoted=True)
     out.set("quoted_before", bool(node.args.get("quoted")))
     return out
 
 
-def _table(node: exp.Table, database: str) -> exp.Table:
+_ALL_CHANGES = "fn_cdc_get_all_changes_"
+
+
+def _table_function(node: exp.Table, names: Names) -> exp.Expression:
+    """Return a query of the change table for cdc.fn_cdc_get_all_changes_<instance>."""
+    name = str(node.this.name)
+    if not name.lower().startswith(_ALL_CHANGES):
+        return node
+    instance = name[len(_ALL_CHANGES) :]
+    table = names.spelling(f"{instance}_CT")
+    listed = names.columns("cdc", table)
+    if not listed:
+        raise SqlError(208, f"Invalid object name 'cdc.{name}'.")
+    hidden = ("__$end_lsn", "__$command_id")
+    low, high, kind = (part.sql("postgres", normalize_functions=False) for part in node.this.expressions)
+    columns = ", ".join(quoted(column) for column in listed if column not in hidden)
+    alias = quoted(node.alias) if node.alias else quoted(name)
+    shown = literal(table.removesuffix("_CT"))
+    text = (
+        f"(SELECT {columns} FROM cdc.{quoted(table)} WHERE (SELECT sim.check_range({shown}, "
+        f"{low}, {high})) AND \"__$start_lsn\" >= {low} AND \"__$start_lsn\" <= {high} "
+        f"AND ({kind} = 'all update old' OR \"__$operation\" <> 3)) AS {alias}"
+    )
+    return exp.Table(this=exp.Var(this=text), joins=node.args.get("joins"))
+
+
+def _table(node: exp.Table, names: Names) -> exp.Expression:
+    database = names.database
     node.set("hints", None)
+    if isinstance(node.this, exp.Anonymous):
+        return _table_function(node, names)
     catalog = node.args.get("catalog")
     if catalog is not None:
         name = catalog.name.lower()
