@@ -119,7 +119,9 @@ class Capture:
     def _open(self) -> psycopg.Connection[Any]:
         if self._connection is None:
             self._connection = psycopg.connect(self._dsn, dbname=self._name, autocommit=True)
-            self._connection.execute("set timezone = 'UTC'; set extra_float_digits = 3")
+            self._connection.execute(
+                "set timezone = 'UTC'; set extra_float_digits = 3; set synchronous_commit = on"
+            )
         return self._connection
 
     def _rows(self, statement: str) -> list[tuple[Any, ...]]:
@@ -136,7 +138,9 @@ class Capture:
         """Capture what was committed longer ago than the lag; return the number of transactions."""
         if not self._rows("select to_regclass('cdc.change_tables')")[0][0]:
             return 0
-        now = int(self._rows("select (pg_current_wal_insert_lsn() - '0/0')::int8")[0][0])
+        if is_forced:  # what is committed may not be flushed yet, and only flushed WAL is decoded
+            self._rows("select pg_logical_emit_message(true, 'sim_flush', '')")
+        now = int(self._rows("select (pg_current_wal_flush_lsn() - '0/0')::int8")[0][0])
         limit = self._limit(now, is_forced=is_forced)
         if limit <= self._seen:
             self._empty_scan()
