@@ -154,6 +154,7 @@ class ChangeServer:
         failing: Errors by statement, raised instead of an answer.
         agent: Status of the Agent; None: the view shows nothing.
         scans: Rows of the last scan, one per question; the last one stays.
+        answers: Rows of further statements, or of one instead of what this server has.
     """
 
     name: str = "shop"
@@ -173,6 +174,7 @@ class ChangeServer:
     scans: list[tuple[Any, ...]] = field(default_factory=list)
     maxtrans: int | None = 500
     open_count: int = 0
+    answers: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
 
     def add_table(
         self, name: str, columns: Sequence[tuple[str, str]], key: Sequence[str] = ("id",)
@@ -252,6 +254,8 @@ class FakeSession:
         """Answer a statement. Raises KeyError for one that the source does not send."""
         assert not self._is_reading, "the session still sends rows"
         self._note(sql, parameters)
+        if sql in self._server.answers:
+            return self._server.answers[sql]
         return _ANSWERS[sql](self._server, *parameters)
 
     def arrow(self, sql: str, *parameters: Any, rows: int = 8192) -> Iterator[pa.RecordBatch]:

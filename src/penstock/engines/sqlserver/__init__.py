@@ -39,6 +39,7 @@ DESCRIPTOR = Descriptor(
         "target": f"{_HERE}.target.target_engine:SQLServerTargetEngine",
         "target_state": f"{_HERE}.target.progress:connect_progress",
         "type_rules": f"{_HERE}.target.type_rules:TYPE_RULES",
+        "checks": f"{_HERE}.checks",
         "extraction": f"{_HERE}.extraction",
         "lag": f"{_HERE}.lag:SQLServerLagReader",
         "options": f"{_HERE}.url",

@@ -26,13 +26,17 @@ def identity(config: Config) -> SourceIdentity:
     Its server is no part of it, because another replica of an availability group may take over.
     """
     with connect(config.source.url) as session:
-        database = read_database(session)
+        return identity_of(config, read_database(session).name)
+
+
+def identity_of(config: Config, database: str) -> SourceIdentity:
+    """Return the permanent identity of a database."""
     return SourceIdentity(
         pipeline=config.pipeline.name,
         engine="sqlserver",
         system_id="",
         timeline=0,
-        database=database.name,
+        database=database,
         database_id=0,
         slot="",
         publication="",
