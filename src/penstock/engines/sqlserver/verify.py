@@ -11,7 +11,7 @@ import json
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from types import ModuleType
 from typing import Any, cast
 
@@ -35,6 +35,7 @@ from penstock.engines.sqlserver.reading.chunks import plan_chunks, rows_per_chun
 from penstock.engines.sqlserver.source.caught_up import CaughtUp
 from penstock.engines.sqlserver.source.reader import read_commits, read_newest
 from penstock.host.clock import REAL_CLOCK
+from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.config import Config
 from penstock.ports.verify import (
@@ -63,11 +64,16 @@ class NoSnapshots(PenstockError):
 class SQLServerVerifyReader(VerifyReader):
     """Sessions in snapshots of one moment. sessions: all but the first read rows."""
 
-    def __init__(self, sessions: Sequence[Connection], *, part_bytes: int = PART_BYTES) -> None:
-        """Keep the sessions, which the caller closes."""
+    def __init__(
+        self, url: str, sessions: Sequence[Connection], *, part_bytes: int = PART_BYTES
+    ) -> None:
+        """Keep the sessions, which the caller closes. url: of the same server, to end queries."""
         if len(sessions) < 2:
             raise ValueError(f"at least two sessions are needed, not {len(sessions)}")
+        self._url = url
         self._lead, *readers = sessions
+        self._numbers = {id(one): int(one.execute(statements.SESSION)[0][0]) for one in sessions}
+        self._busy: set[int] = set()
         self._part_bytes = part_bytes
         self._free: queue.SimpleQueue[Connection] = queue.SimpleQueue()
         for session in readers:
@@ -105,6 +111,9 @@ class SQLServerVerifyReader(VerifyReader):
 
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
         del doing
+        if not query.startswith("{"):
+            with self._session() as session:
+                return session.execute(query)
         asked = json.loads(query)
         if asked["what"] == "names":
             return list(self._names(asked))
@@ -158,9 +167,12 @@ class SQLServerVerifyReader(VerifyReader):
     def _session(self) -> Iterator[Connection]:
         """Lend a session for one query; wait until one is free."""
         session = self._free.get()
+        number = self._numbers[id(session)]
+        self._busy.add(number)
         try:
             yield session
         finally:
+            self._busy.discard(number)
             self._free.put(session)
 
     @contextmanager
@@ -169,8 +181,16 @@ class SQLServerVerifyReader(VerifyReader):
         yield SQLServerReader(self._lead)
 
     def cancel(self) -> None:
-        """Let running reads end with their next rows."""
+        """End running reads with their next rows, and their sessions if the account may do so."""
         self._is_cancelled = True
+        busy = tuple(self._busy)
+        if not busy:
+            return
+        with closing(connect(self._url)) as control:
+            for number in busy:
+                # It has just ended, or the account lacks ALTER ANY CONNECTION.
+                with suppress(StatementFailed, PrivilegeMissing):
+                    control.run(statements.end_session(number))
 
 
 def _cells(listed: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
@@ -207,7 +227,7 @@ class SQLServerVerifier(Verifier):
                     control.execute(statements.lock(name))
                 opened = _open_snapshots(stack, url, names[:1], count=sessions + 1)
                 position = _wait_captured(control)
-            with _reader(opened, part_bytes) as reader:
+            with _reader(url, opened, part_bytes) as reader:
                 yield reader, SourcePoint(position=position, text=str(SqlServerLsn(position)))
 
     @contextmanager
@@ -219,7 +239,7 @@ class SQLServerVerifier(Verifier):
             with closing(connect(url)) as control:
                 names = list(read_tables(control))
             opened = _open_snapshots(stack, url, names[:1], count=sessions + 1)
-            with _reader(opened, part_bytes) as reader:
+            with _reader(url, opened, part_bytes) as reader:
                 yield reader
 
     def nudge(self, url: str) -> None:
@@ -246,8 +266,10 @@ VERIFIER: Verifier = SQLServerVerifier()
 
 
 @contextmanager
-def _reader(opened: Sequence[Connection], part_bytes: int) -> Iterator[SQLServerVerifyReader]:
-    reader = SQLServerVerifyReader(opened, part_bytes=part_bytes)
+def _reader(
+    url: str, opened: Sequence[Connection], part_bytes: int
+) -> Iterator[SQLServerVerifyReader]:
+    reader = SQLServerVerifyReader(url, opened, part_bytes=part_bytes)
     try:
         yield reader
     except BaseException:

@@ -73,6 +73,8 @@ SNAPSHOT_STATE = "SELECT snapshot_isolation_state FROM sys.databases WHERE name 
 SNAPSHOT_ISOLATION = "SET TRANSACTION ISOLATION LEVEL SNAPSHOT"
 COMMITTED_ISOLATION = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
+SESSION = "SELECT CONVERT(int, @@SPID) AS number"
+
 # A table's columns as they are now; the shape of a chunk is compared with them.
 SHAPE = (
     "SELECT c.column_id, c.name, c.system_type_id, c.max_length, c.precision, c.scale "
@@ -99,6 +101,11 @@ def rows(table: TableName, expressions: Sequence[str], where: str = "") -> str:
 def lock(table: TableName) -> str:
     """Return the query that keeps writers off a table until the transaction ends."""
     return f"SELECT TOP (0) 1 AS one FROM {quote(*table)} WITH (TABLOCK, HOLDLOCK)"
+
+
+def end_session(number: int) -> str:
+    """Return the statement that ends a session, which needs ALTER ANY CONNECTION."""
+    return f"KILL {number}"
 
 
 def touch(table: TableName) -> str:
