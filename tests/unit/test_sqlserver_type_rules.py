@@ -122,8 +122,6 @@ def prepared(
     named = {name.replace("_", " "): choice for name, choice in chosen.items()}
     found = mapped(type_text, neutral, source, chosen=named)
     made = prepare_values(values, found.write.prepare)
-    assert found.write.needs_text == (found.target_type.startswith("nvarchar") and bool(made.type)
-                                      and "=" in found.write.prepare)  # fmt: skip
     return list(made.to_pylist())
 
 
@@ -227,7 +225,7 @@ def test_dates_of_mysql() -> None:
     assert prepared("date", "string", values, MYSQL, **both) == [
         None, None, None, "2024-02-29", None, None, None,
     ]  # fmt: skip
-    with pytest.raises(ValueRefused, match="5 of the values: zero dates|4 of the values: zero"):
+    with pytest.raises(ValueRefused, match="4 of the values: zero dates"):
         prepared("date", "string", values, MYSQL, zero_dates="error", dates_out_of_range="null")
     with pytest.raises(ValueRefused, match="1 of the values: dates out of range"):
         prepared("date", "string", values, MYSQL, zero_dates="null", dates_out_of_range="error")
@@ -347,9 +345,12 @@ def test_a_table_with_too_many_columns() -> None:
 
 def test_keys_share_their_room() -> None:
     """The columns of a key have 900 bytes together."""
-    columns = tuple(column("text")._replace() if False else ColumnDefinition(
-        name=name, type_text=text, type_oid=0, typmod=-1, neutral="string", not_null=True)
-        for name, text in (("a", "text"), ("b", "character varying(20)")))  # fmt: skip
+    columns = tuple(
+        ColumnDefinition(
+            name=name, type_text=text, type_oid=0, typmod=-1, neutral="string", not_null=True
+        )
+        for name, text in (("a", "text"), ("b", "character varying(20)"))
+    )
     table = TableDefinition(
         name=TableName("public", "t"), source_id=1, columns=columns, primary_key=("a", "b"),
         identity_columns=("a", "b"),
