@@ -63,7 +63,9 @@ ALL = [
     MergeLayout(SHAPE).create("t_wkm"),
     merge_tables.WRITE_STAMP,
     merge_tables.SHAPES,
-    " UNION ALL ".join(merge_tables._count_sql(name, 7) for name in ("a", "b c")),
+    " UNION ALL ".join(
+        merge_tables._count_sql(place, name, 7) for place, name in enumerate(("a", "b c"))
+    ),
     *(create_text(name, progress.DIALECT) for name in TABLES),
     progress.ADVANCE.format(table=LOG),
     progress.LATEST.format(operation="CL", limit=5),

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.codec.types import NO_CHOICES, Choices
-from penstock.engines.sqlserver.connect import Connection, literal, quote
+from penstock.engines.sqlserver.connect import Connection, quote
 from penstock.engines.sqlserver.target.layout import STAMP, MergeLayout
 from penstock.engines.sqlserver.target.merge_writer import SQLServerMergeWriter
 from penstock.engines.sqlserver.target.progress import (
@@ -129,16 +129,23 @@ def check_staged(connection: Connection, expected: Mapping[str, tuple[int, int]]
         StagingChanged: Rows are missing, doubled, or of another filling.
     """
     for names in _pieces(sorted(expected)):
-        counts = " UNION ALL ".join(_count_sql(name, expected[name][0]) for name in names)
+        counts = " UNION ALL ".join(
+            _count_sql(place, name, expected[name][0]) for place, name in enumerate(names)
+        )
         with name_work("checking merge tables"):
-            for name, held, stamped in connection.execute(counts):
-                _check_counts(str(name), int(held), int(stamped), expected[str(name)][1])
+            found = {int(row[0]): row[1:] for row in connection.execute(counts)}
+        for place, name in enumerate(names):
+            held, stamped = map(int, found[place])
+            _check_counts(name, held, stamped, expected[name][1])
 
 
-def _count_sql(name: str, stamp: int) -> str:
-    """Return the query for a merge table's rows, and for those of a stamp, under a table lock."""
+def _count_sql(place: int, name: str, stamp: int) -> str:
+    """Return the query for a merge table's rows, and for those of a stamp, under a table lock.
+
+    place: returned with the counts.
+    """
     return (
-        f"SELECT {literal(name)}, COUNT_BIG(*),"
+        f"SELECT {place}, COUNT_BIG(*),"
         f" COUNT_BIG(CASE WHEN {quote(STAMP)} = {stamp} THEN 1 END)"
         f" FROM {quote(SCHEMA, name)} WITH (TABLOCK, HOLDLOCK)"
     )
