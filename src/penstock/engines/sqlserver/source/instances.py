@@ -96,10 +96,17 @@ class KnownTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownTables(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of the state file. tables: by object id. newest: the greatest max_lsn ever seen."""
+    """Content of the state file.
+
+    Attributes:
+        tables: By object id.
+        newest: The greatest max_lsn ever seen.
+        begin: Where the log began.
+    """
 
     tables: dict[int, KnownTable] = {}
     newest: str = ""
+    begin: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +131,14 @@ def lsn_bytes(ordinal: int) -> bytes:
 def lsn_text(ordinal: int) -> str:
     """Return an LSN as text."""
     return str(SqlServerLsn(ordinal))
+
+
+def _number(text: str) -> int:
+    return SqlServerLsn.parse(text).ordinal if text else 0
+
+
+def _text(ordinal: int) -> str:
+    return lsn_text(ordinal) if ordinal else ""
 
 
 def instances_of(rows: Iterable[tuple[Any, ...]]) -> list[Instance]:
@@ -172,6 +187,7 @@ class Book:
         takes: Returns whether a table is captured.
         tables: By object id.
         newest: The greatest max_lsn ever seen.
+        begin: Where the log began, which may be after what the server had captured then.
         is_changed: Whether it has to be saved.
         gone: Tables whose end is in the log, by object id, with its position.
         durable: The log is durable up to this commit.
@@ -180,6 +196,7 @@ class Book:
     takes: Callable[[TableName], bool]
     tables: dict[int, KnownTable] = field(default_factory=dict)
     newest: int = 0
+    begin: int = 0
     is_changed: bool = False
     gone: dict[int, int] = field(default_factory=dict)
     durable: int = 0
@@ -189,18 +206,22 @@ class Book:
         """Return the book of a state file."""
         if state is None:
             return cls(takes)
-        newest = SqlServerLsn.parse(state.newest).ordinal if state.newest else 0
-        return cls(takes, dict(state.tables), newest)
+        return cls(takes, dict(state.tables), _number(state.newest), _number(state.begin))
 
     def state(self) -> KnownTables:
         """Return what the state file has to remember."""
         return KnownTables(
-            tables=dict(self.tables), newest=lsn_text(self.newest) if self.newest else ""
+            tables=dict(self.tables), newest=_text(self.newest), begin=_text(self.begin)
         )
 
     def saw_newest(self, newest: int) -> None:
         """Note the server's newest captured commit; it is saved with the next change."""
         self.newest = max(self.newest, newest)
+
+    def saw_log(self, end: int) -> None:
+        """Note the log's end: what is after its begin, the server had captured."""
+        if end > self.begin:
+            self.saw_newest(end)
 
     def check(
         self, now: Collection[Instance], last: int, *, exists: Callable[[int], bool]

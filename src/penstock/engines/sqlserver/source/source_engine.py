@@ -85,7 +85,7 @@ class SQLServerEngine(SourceEngine):
         self._place: EnginePlace | None = None
         self._clock: Clock = REAL_CLOCK
         self._saved_s = float("-inf")
-        self._caught_up = CaughtUp()
+        self._caught_up = CaughtUp(clock=REAL_CLOCK)
 
     def begin(self, place: EnginePlace) -> Origin:
         """Return the identity. For a new log, store first where it begins.
@@ -108,6 +108,7 @@ class SQLServerEngine(SourceEngine):
         begin = self._first_place(session) if state is None else 0
         instances = instances_of(session.execute(statements.INSTANCES))
         if state is None:
+            book.begin = begin
             book.check(instances, begin, exists=lambda _: True)
             self._check_all_captured(book)
         captures.note_begun()
@@ -181,6 +182,7 @@ class SQLServerEngine(SourceEngine):
     def stream(self, durable: FlushPoint) -> AbstractContextManager[SourceStream]:
         """Return a stream of the change tables."""
         logger.info("stream started", position=lsn_text(durable.position))
+        self.reader.book.saw_log(durable.position)
         return nullcontext(
             ChangeStream(self.reader, start=durable, caught_up=self._caught_up, clock=self._clock)
         )
