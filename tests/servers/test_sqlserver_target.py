@@ -27,6 +27,7 @@ from penstock.engines.sqlserver.target.apply import SQLServerTarget
 from penstock.engines.sqlserver.target.progress import (
     LAG,
     LATEST,
+    connect_progress,
     leftovers,
     open_session,
     remove,
@@ -41,7 +42,6 @@ from penstock.model import Identity, MarkerKind, Relation, TableName
 from penstock.model.policies import EVOLVE_ALL, ChangeKind, Policies, Policy
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import Batch, BatchOptions
-from penstock.ports.progress import open_progress
 from penstock.ports.target import (
     Applied,
     MergeBatch,
@@ -572,7 +572,7 @@ def test_the_published_queries_answer(pipeline: Pipeline) -> None:
     assert all(row[3] >= row[2] for row in newest)
     ((lag,),) = pipeline.run(LAG)
     assert 0 <= int(lag) < 60
-    with closing(open_progress(pipeline.url, application_name="test")) as progress:
+    with closing(connect_progress(pipeline.url, "test")) as progress:
         assert [row.source for row in progress.newest("CL")] == [row[0] for row in newest]
         assert progress.action() == "RUN"
         progress.set_action("PAUSE")
