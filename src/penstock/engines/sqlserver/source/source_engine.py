@@ -109,6 +109,7 @@ class SQLServerEngine(SourceEngine):
         instances = instances_of(session.execute(statements.INSTANCES))
         if state is None:
             book.begin = begin
+            book.saw_newest(read_newest(session).position)
             book.check(instances, begin, exists=lambda _: True)
             self._check_all_captured(book)
         captures.note_begun()
