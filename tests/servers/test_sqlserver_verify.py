@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import pytest
 
+from penstock.codec.row_images import hash_images, join_cells
 from penstock.codec.server_pair import ServerPair
+from penstock.codec.sqlserver.columns import SourceColumn, select_expression
+from penstock.codec.sqlserver.row_images import ImageCell, image_batch
 from penstock.codec.types import Engine, Server
-from penstock.control.verify.compare import TablePair, TableResult, compare_tables
+from penstock.control.verify.compare import (
+    TablePair,
+    TableResult,
+    compare_tables,
+    shared_images,
+)
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.verify import VERIFIER as POSTGRES_VERIFIER
+from penstock.engines.sqlserver import checksum
 from penstock.engines.sqlserver.connect import Connection, connect
+from penstock.engines.sqlserver.reading.bulk_reader import SQLServerReader
 from penstock.engines.sqlserver.reading.catalog import read_definitions
+from penstock.engines.sqlserver.reading.relations import relation_of
+from penstock.engines.sqlserver.reading.row_conditions import row_conditions
+from penstock.engines.sqlserver.reading.statements import rows
 from penstock.engines.sqlserver.verify import VERIFIER, NoSnapshots
 from penstock.model import TableDefinition, TableName
-from penstock.ports.verify import TableGone
+from penstock.ports.bulk import Chunk, ChunkTask
+from penstock.ports.verify import Dialect, Hasher, TableGone
 
 POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
 SQLSERVER = Server(engine=Engine.SQLSERVER, version=(16, 0))
@@ -165,3 +181,66 @@ def test_two_sql_servers(there: Connection, sqlserver_url: str) -> None:
             [result] = compare_tables([pair], source, target, servers=servers)
     assert result.equal
     assert result.source_rows == 3
+
+
+KEYLESS = (
+    "CREATE TABLE dbo.bag (v nvarchar(10) NULL, w varchar(10) NULL, f float NULL, "
+    "b varbinary(8) NULL, d datetime2(7) NULL)",
+    "INSERT INTO dbo.bag VALUES (N'a', 'x', 0.1E0, 0x00, '2026-03-04T05:06:07.1234567')",
+    "INSERT INTO dbo.bag VALUES (N'a ', 'x', 0.1E0, 0x00, '2026-03-04T05:06:07.1234567')",
+    "INSERT INTO dbo.bag VALUES (N'A', 'x', 0.1E0, 0x00, '2026-03-04T05:06:07.1234567')",
+    "INSERT INTO dbo.bag VALUES (N'it''s', NULL, 0.1E0, 0x0000, '2026-03-04T05:06:07.1234567')",
+    "INSERT INTO dbo.bag VALUES (N'it''s', NULL, 0.1E0, 0x0000, '2026-03-04T05:06:07.1234567')",
+    "INSERT INTO dbo.bag VALUES (NULL, NULL, NULL, NULL, NULL)",
+)
+
+
+def _chosen(session: Connection, table: TableName, place: int) -> tuple[str, list[str]]:
+    """Return the choice of one row by its hash, and the conditions for it."""
+    definition = read_definitions(session, [table])[table]
+    servers = ServerPair(source=SQLSERVER, target=SQLSERVER)
+    dialect = cast(Dialect, checksum)
+    image, _ = shared_images(
+        definition, table, list(definition.columns), servers, (dialect, dialect)
+    )
+    columns = [SourceColumn.from_column(column) for column in definition.columns]
+    cells = [ImageCell(*one) for one in json.loads(image.key)]
+    (batch,) = session.arrow(rows(table, [select_expression(column) for column in columns], ""))
+    hashes = hash_images(join_cells(image_batch(batch, columns, cells), [c[:5] for c in cells]))
+    choice = dialect.chosen_rows(image, 0, [], [int(hashes[place, 0])], Hasher.SHARED)
+    return choice, list(row_conditions(session, table, choice))
+
+
+@pytest.mark.parametrize(("place", "count"), [(0, 1), (1, 1), (2, 1), (3, 2), (5, 1)])
+def test_rows_that_a_repair_deletes(sqlserver_url: str, place: int, count: int) -> None:
+    """Only rows with the chosen image are deleted: case, blanks and zeros at the end count."""
+    table = TableName("dbo", "bag")
+    with connect(sqlserver_url) as session:
+        for statement in KEYLESS:
+            session.run(statement)
+        _, conditions = _chosen(session, table, place)
+        (condition,) = conditions
+        assert session.execute(f"SELECT COUNT(*) FROM dbo.bag WHERE {condition}") == [(count,)]
+
+
+def test_rows_that_a_repair_copies(sqlserver_url: str) -> None:
+    """The bulk reader returns the chosen rows alone, without the columns that choose them."""
+    table = TableName("dbo", "bag")
+    with connect(sqlserver_url) as session:
+        for statement in KEYLESS:
+            session.run(statement)
+        choice, _ = _chosen(session, table, 3)
+        definition = read_definitions(session, [table])[table]
+        relation = relation_of(definition)
+        text = checksum.select_rows(definition, [one.name for one in relation.columns], [], choice)
+        task = ChunkTask(
+            source_url="", target_url="", table=table, target=table,
+            chunk=Chunk(number=1, relation=table, copy_out=text), columns=(), binary=False,
+            snapshot_id="", snapshot_text="", plan="", replica_role=False,
+        )  # fmt: skip
+        found = [
+            row
+            for shaped in SQLServerReader(session).batches(task, relation)
+            for row in shaped.batch.to_pylist()
+        ]
+    assert [(row["v"], row["w"], row["b"]) for row in found] == [("it's", None, b"\0\0")] * 2

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.codec.server_pair import ServerPair
 from penstock.engines.sqlserver.connect import quote
+from penstock.engines.sqlserver.reading.row_conditions import row_conditions
 from penstock.engines.sqlserver.target.catalog import read_target_tables, require
 from penstock.engines.sqlserver.target.chunk import ChunkSpec, Heaps, SQLServerWriter
 from penstock.engines.sqlserver.target.progress import name_work, transaction
@@ -75,7 +76,10 @@ class SQLServerRepair(SQLServerWriter, RepairTarget):
 
     def delete(self, table: TableName, condition: str) -> int:
         with name_work(f"deleting rows of {table}"):
-            return self._connection.run(f"DELETE FROM {quote(*table)} WHERE {condition}")
+            found = list(row_conditions(self._connection, table, condition))
+            return sum(
+                self._connection.run(f"DELETE FROM {quote(*table)} WHERE {one}") for one in found
+            )
 
     def copy(self, task: ChunkTask, reader: BulkReader) -> int:
         spec = ChunkSpec(
