@@ -3,8 +3,9 @@
 Rows of a table with a key are applied by DELETE, UPDATE and INSERT. MERGE would be one statement,
 but its row count does not tell how many rows it updated, so a row that is missing in the target
 would pass unseen; it cannot delete children before parents; and it holds ranges of the key locked
-(reference oracle-sqlserver, section 4 F4). The log says which rows are new, so a batch rarely needs
-all three: see `apply.py`.
+(reference oracle-sqlserver, section 4 F4). It would spare little: three statements cost 0.9 ms of
+our CPU for a batch of 20,000 rows, MERGE 0.5 ms (`bench_sqlserver_target.py`), and since the log
+says which rows are new, a batch rarely needs all three: see `apply.py`.
 
 - KEYED: rows that were there by UPDATE, the others by INSERT.
 - REPLACE: all affected keys are deleted and inserted, where an identity column that is not of the
