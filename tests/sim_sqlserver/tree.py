@@ -88,6 +88,8 @@ def convert(parsed: exp.Expression, prepared: Prepared, names: Names) -> Rewritt
         out.has_output = True
         out.types = casts.result_types(returning.expressions)
         _fix_output(parsed, returning)
+    if isinstance(parsed, exp.Delete | exp.Update):
+        _through_query(parsed)
     if isinstance(parsed, exp.Delete):
         parsed = _delete(parsed)
     elif isinstance(parsed, exp.Update):
@@ -167,6 +169,33 @@ def _join_parts(source: exp.Table) -> tuple[list[exp.Expression], list[exp.Expre
         raise SqlError(102, "The simulator knows inner joins only in a change.")
     source.set("joins", None)
     return [join.this for join in joins], conditions
+
+
+def _through_query(change: exp.Delete | exp.Update) -> None:
+    """Let a change of a common table expression change the table that it reads."""
+    name = change.this.name.lower()
+    queries = change.args["with_"].expressions if change.args.get("with_") else []
+    query = next((cte for cte in queries if cte.alias.lower() == name), None)
+    if query is None:
+        return
+    source = query.this.args["from_"].this
+    place = exp.column("ctid", table=exp.to_identifier(source.alias_or_name))
+    query.this.append("expressions", exp.alias_(place, "ms$ctid"))
+    target = exp.Table(this=source.this.copy(), db=source.args.get("db"))
+    target.set("alias", exp.TableAlias(this=exp.to_identifier("ms$t")))
+    same = exp.EQ(
+        this=exp.column("ctid", table=exp.to_identifier("ms$t")),
+        expression=exp.column("ms$ctid", table=exp.to_identifier(query.alias)),
+    )
+    where = change.args.get("where")
+    condition = same if where is None else exp.and_(same, where.this.copy())
+    change.set("where", exp.Where(this=condition))
+    reads = exp.Table(this=exp.to_identifier(query.alias))
+    change.set("this", target)
+    if isinstance(change, exp.Delete):
+        change.set("using", [reads])
+    else:
+        change.set("from_", exp.From(this=reads))
 
 
 def _delete(delete: exp.Delete) -> exp.Delete:
