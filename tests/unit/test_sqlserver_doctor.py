@@ -53,7 +53,6 @@ class Examined:
                 probe.SERVER: [("16.0.4135.4", "Developer Edition", 3, "shop", "app", "app")],
                 capture_checks.LATENCY: [(1, 1)],
                 capture_checks.ERRORS: [],
-                capture_checks.CLEAN_UP: [(4320,)],
                 capture_checks.AGE: [],
                 capture_checks.TEXT_SIZE: [(-1,)],
                 capture_checks.LOG_HELD: [("NOTHING", 1.5)],
@@ -134,7 +133,7 @@ def fail_capture(case: Examined) -> None:
 
 def keep_little(case: Examined) -> None:
     """Keep changes for one day."""
-    case.server.answers[capture_checks.CLEAN_UP] = [(1440,)]
+    case.server.retention = 1440
 
 
 def grow_old(case: Examined) -> None:
@@ -297,7 +296,7 @@ def test_each_fault_is_found(
 @pytest.mark.parametrize(
     ("sql", "code", "grant"),
     [
-        (statements.AGENT, "MS003", "GRANT VIEW SERVER STATE TO [app];"),
+        (statements.SERVICES, "MS003", "GRANT VIEW SERVER STATE TO [app];"),
         (capture_checks.LATENCY, "MS004", "GRANT VIEW DATABASE STATE TO [app];"),
     ],
 )

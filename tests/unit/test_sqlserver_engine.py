@@ -324,7 +324,7 @@ def test_lag_is_the_age_of_the_first_captured_change_that_the_log_lacks(case: Ca
     here = LogEnd(log_id="x", end=FlushPoint(position=case.begin), has_writer=True)
     state = reader.state(here)
     assert (state.position, state.unread and state.unread.commit_us) == (case.begin, None)
-    case.server.answers.update({lag.RETENTION: [(4320,)], lag.OLDEST: [(90,)]})
+    case.server.answers.update({lag.OLDEST: [(90,)]})
     newest = case.insert(1)
     state = reader.state(here)
     assert state.position == newest
@@ -335,7 +335,7 @@ def test_lag_is_the_age_of_the_first_captured_change_that_the_log_lacks(case: Ca
     kept = reader.retention()
     assert kept is not None
     assert (kept.age_s, kept.expires_s) == (90.0, 4320 * 60)
-    case.server.failing[lag.RETENTION] = server_error("", 916, "", "msdb")
+    case.server.failing[statements.JOBS] = server_error("", 916, "", "msdb")
     assert reader.retention() is None
     reader.close()
     assert reader.is_closed

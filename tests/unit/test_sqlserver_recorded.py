@@ -271,4 +271,4 @@ def test_recorded_checks_of_positions(record: dict[str, Any]) -> None:
     if kind == "idle":
         assert asked == [statements.NEWEST]
     else:
-        assert asked == [statements.NEWEST, statements.AGENT]
+        assert asked == [statements.NEWEST, statements.SERVICES]

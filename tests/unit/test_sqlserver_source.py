@@ -323,7 +323,7 @@ def test_s3_a_forgotten_mapping_is_idle_while_the_agent_runs() -> None:
     assert case.log.end == end
     case.server.agent = None  # Azure, or a user who may not ask
     case.log.follow()
-    case.server.failing[statements.AGENT] = server_error("", 300, "", "VIEW SERVER STATE")
+    case.server.failing[statements.SERVICES] = server_error("", 300, "", "VIEW SERVER STATE")
     case.log.follow()
     case.server.failing.clear()
     case.server.agent = 1

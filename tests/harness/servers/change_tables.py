@@ -152,6 +152,7 @@ class ChangeServer:
         sent: All statements with their parameters.
         before: Called with each statement before it is answered.
         failing: Errors by statement, raised instead of an answer.
+        retention: Minutes that the clean-up job keeps changes.
         agent: Status of the Agent; None: the view shows nothing.
         scans: Rows of the last scan, one per question; the last one stays.
         answers: Rows of further statements, or of one instead of what this server has.
@@ -173,6 +174,7 @@ class ChangeServer:
     log_commit: str | None = None
     scans: list[tuple[Any, ...]] = field(default_factory=list)
     maxtrans: int | None = 500
+    retention: int = 4320
     open_count: int = 0
     answers: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
 
@@ -409,9 +411,14 @@ _ANSWERS: dict[str, Callable[..., list[tuple[Any, ...]]]] = {
     statements.DATABASE: lambda server: [(server.name, 5, server.is_enabled, "sql1", 3)],
     statements.HADR_COMMIT: lambda server: [(server.hadr,)] if server.hadr else [],
     statements.LOG_COMMIT: lambda server: [(server.log_commit,)],
-    statements.AGENT: lambda server: [(server.agent,)] if server.agent is not None else [],
+    statements.SERVICES: lambda server: [
+        ("SQL Server (MSSQLSERVER)", 4),
+        *([("SQL Server Agent (MSSQLSERVER)", server.agent)] if server.agent is not None else []),
+    ],
     statements.LAST_SCAN: _scan,
-    statements.SCAN_SETTINGS: lambda server: (
-        [(server.maxtrans, 5)] if server.maxtrans is not None else []
+    statements.JOBS: lambda server: (
+        [("cleanup", 0, server.retention), ("capture", server.maxtrans, 0)]
+        if server.maxtrans is not None
+        else []
     ),
 }

@@ -7,15 +7,13 @@ not known here; `penstock doctor` asks for its latency.
 from __future__ import annotations
 
 from penstock.engines.sqlserver.connect import connect
+from penstock.engines.sqlserver.source import statements
 from penstock.engines.sqlserver.source.reader import Session, read_commits, read_newest
 from penstock.engines.sqlserver.source.source_engine import bytes_between
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.ports.config import Config
 from penstock.ports.lag import LogEnd, Retention, SourceReader, SourceState, Unread
 
-RETENTION = (
-    "SELECT retention FROM msdb.dbo.cdc_jobs WHERE database_id = DB_ID() AND job_type = N'cleanup'"
-)
 # Age of the oldest transaction that change tables may have, in seconds.
 OLDEST = (
     "SELECT TOP (1) DATEDIFF(second, tran_end_time, GETDATE()) AS age_s "
@@ -58,16 +56,17 @@ class SQLServerLagReader(SourceReader):
     def retention(self) -> Retention | None:
         """Return how long change tables are kept; None if the user may not read the jobs."""
         try:
-            rows = self._session.execute(RETENTION)
+            jobs = self._session.execute(statements.JOBS)
             oldest = self._session.execute(OLDEST)
         except (PrivilegeMissing, StatementFailed):
             return None
-        if not rows:
+        kept = [one for job, _, one in jobs if job == statements.CLEAN_UP_JOB and one is not None]
+        if not kept:
             return None
         return Retention(
             size_bytes=0,
             age_s=float(oldest[0][0]) if oldest and oldest[0][0] is not None else None,
             left_bytes=None,
             state="reserved",
-            expires_s=float(rows[0][0]) * 60,
+            expires_s=float(kept[0]) * 60,
         )

@@ -8,7 +8,6 @@ from penstock.engines.sqlserver.checks.probe import SOURCE_CHECKS, SQLServerProb
 from penstock.engines.sqlserver.connect import quote
 from penstock.engines.sqlserver.source import statements
 from penstock.engines.sqlserver.source.instances import columns_of, enable_text
-from penstock.engines.sqlserver.source.reader import AGENT_RUNS
 from penstock.ports.checks import Finding, Severity
 
 LATENCY_S_MAX = 60
@@ -24,9 +23,6 @@ LATENCY = (
 ERRORS = (
     "SELECT TOP (5) error_number, error_message FROM sys.dm_cdc_errors "
     "WHERE entry_time > DATEADD(day, -1, GETDATE()) ORDER BY entry_time DESC"
-)
-CLEAN_UP = (
-    "SELECT retention FROM msdb.dbo.cdc_jobs WHERE database_id = DB_ID() AND job_type = N'cleanup'"
 )
 AGE = (
     "SELECT TOP (1) DATEDIFF(minute, tran_end_time, GETDATE()) AS age_minutes "
@@ -77,7 +73,7 @@ def agent_runs(probe: SQLServerProbe) -> Iterator[Finding]:
     """Check that the Agent runs, whose job fills the change tables. Azure has a scheduler."""
     if probe.server.is_azure:
         return
-    rows = probe.ask(statements.AGENT)
+    rows = probe.ask(statements.SERVICES)
     if rows is None:
         yield probe.make_finding(
             "MS003",
@@ -86,7 +82,7 @@ def agent_runs(probe: SQLServerProbe) -> Iterator[Finding]:
             "a stopped Agent looks like a source without changes",
             f"GRANT VIEW SERVER STATE TO {quote(probe.server.login)};",
         )
-    elif rows and all(int(status) != AGENT_RUNS for (status,) in rows):
+    elif statements.AGENT_RUNS not in (statements.agent_states(rows) or [statements.AGENT_RUNS]):
         yield probe.make_finding(
             "MS003",
             Severity.ERROR,
@@ -137,10 +133,11 @@ def errors(probe: SQLServerProbe) -> Iterator[Finding]:
 @SOURCE_CHECKS.check("MS006", "retention", change_only=True)
 def retention(probe: SQLServerProbe) -> Iterator[Finding]:
     """Check how long changes are kept, against the age of the log's position."""
-    rows = probe.ask(CLEAN_UP)
-    if not rows:
+    jobs = probe.ask(statements.JOBS) or []
+    kept = [one for job, _, one in jobs if job == statements.CLEAN_UP_JOB and one is not None]
+    if not kept:
         return
-    minutes = int(rows[0][0])
+    minutes = int(kept[0])
     if minutes < RETENTION_MINUTES_MIN:
         yield probe.make_finding(
             "MS006",

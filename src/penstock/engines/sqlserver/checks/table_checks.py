@@ -30,8 +30,7 @@ from penstock.ports.identity import (
 )
 
 SNAPSHOTS = (
-    "SELECT snapshot_isolation_state, is_read_committed_snapshot_on, "
-    "CONVERT(nvarchar(128), DATABASEPROPERTYEX(name, 'Collation')) AS collation_name "
+    "SELECT snapshot_isolation_state, is_read_committed_snapshot_on, collation_name "
     "FROM sys.databases WHERE name = DB_NAME()"
 )
 ON = 1  # snapshot_isolation_state

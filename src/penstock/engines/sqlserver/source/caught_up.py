@@ -85,8 +85,10 @@ class CaughtUp:
 
     def _most(self, session: Session) -> int:
         """Return how many transactions a scan reads at most."""
-        rows = _rows(session, statements.SCAN_SETTINGS)
-        return int(rows[0][0]) if rows else MAXTRANS_DEFAULT
+        for job, most, _ in _rows(session, statements.JOBS):
+            if job == statements.CAPTURE_JOB and most is not None:
+                return int(most)
+        return MAXTRANS_DEFAULT
 
     def _warn(self) -> None:
         if not self._has_warned:

@@ -38,7 +38,6 @@ from penstock.host.errors import PrivilegeMissing, StatementFailed, StatementInt
 
 TRANSACTIONS_MAX = 5000  # of one batch
 ROWS_AT_ONCE = 16_384
-AGENT_RUNS = 4
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 logger = structlog.get_logger(__name__)
@@ -138,10 +137,10 @@ def read_commits(
 def check_agent(session: Session) -> None:
     """Raise CaptureStopped if the server says that its Agent, which captures, does not run."""
     try:
-        rows = session.execute(statements.AGENT)
+        states = statements.agent_states(session.execute(statements.SERVICES))
     except PrivilegeMissing:
         return  # doctor says which right is missing; nothing can be said about the Agent
-    if rows and all(int(status) != AGENT_RUNS for (status,) in rows):
+    if states and statements.AGENT_RUNS not in states:
         raise CaptureStopped(
             "SQL Server Agent does not run: no change reaches the change tables",
             hint="Start the service SQL Server Agent of this instance; penstock continues then.",

@@ -9,6 +9,7 @@ by `loss.py`. Parameters are log sequence numbers, as bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from penstock.codec.sqlserver.columns import SourceColumn, select_expression
 from penstock.engines.sqlserver.connect import quote
@@ -92,11 +93,16 @@ LAST_SCAN = (
     "GETDATE() AS now_local FROM sys.dm_cdc_log_scan_sessions "
     "WHERE session_id > 0 AND scan_phase = N'Done' ORDER BY session_id DESC"
 )
-SCAN_SETTINGS = (
-    "SELECT maxtrans, pollinginterval FROM msdb.dbo.cdc_jobs "
-    "WHERE database_id = DB_ID() AND job_type = N'capture'"
-)
-AGENT = "SELECT status FROM sys.dm_server_services WHERE servicename LIKE N'SQL Server Agent (%'"
+# Jobs of this database: transactions of one scan (capture), minutes of retention (clean-up).
+JOBS = "SELECT job_type, maxtrans, retention FROM msdb.dbo.cdc_jobs WHERE database_id = DB_ID()"
+CAPTURE_JOB, CLEAN_UP_JOB = "capture", "cleanup"
+SERVICES = "SELECT servicename, status FROM sys.dm_server_services"
+AGENT_NAME, AGENT_RUNS = "SQL Server Agent (", 4
+
+
+def agent_states(rows: Sequence[tuple[Any, ...]]) -> list[int]:
+    """Return the states of the Agent's services, of the rows of SERVICES."""
+    return [int(status) for name, status in rows if str(name).startswith(AGENT_NAME)]
 
 
 def change_table(instance: str) -> str:
