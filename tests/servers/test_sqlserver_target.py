@@ -7,12 +7,15 @@ show (plans, locks, speed) is a matter of certification.
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -20,6 +23,7 @@ import pytest
 from harness.pipelines.changes import relation
 from harness.pipelines.loader import LocalSession, LogMaker
 from harness.pipelines.merge import delete, insert, update
+from harness.servers.proxy import Proxy
 from penstock.codec.types import NO_CHOICES, Choices
 from penstock.engines.sqlserver.connect import Connection, connect
 from penstock.engines.sqlserver.target import merge_writer
@@ -252,9 +256,8 @@ def test_keyless_rows_are_counted_with_their_nulls(pipeline: Pipeline) -> None:
         *(insert(BAG, None, text) for text in ("a", "A", "a ", "a")),
     )
     pipeline.apply(delete(BAG, 1, None), delete(BAG, 1, None), delete(BAG, None, "a"))
-    assert pipeline.rows("bag") == [
-        *[(1, None)] * 3, (None, "A"), (None, "a"), (None, "a "),
-    ]  # fmt: skip
+    found = [*[(1, None)] * 3, (None, "A"), (None, "a "), (None, "a")]
+    assert pipeline.rows("bag") == found
     pipeline.write(delete(BAG, 2, None))
     with pytest.raises(TargetRowMissing):
         pipeline.target.apply(pipeline.stage())
@@ -416,6 +419,73 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(pipeline: Pipeline) -> No
     assert pipeline.rows("bag") == [(1, "x"), (1, "x")]
     pipeline.apply(insert(BAG, 2, "y"))
     assert pipeline.rows("bag") == [(1, "x"), (1, "x"), (2, "y")]
+
+
+def test_a_network_that_breaks_at_the_commit(pipeline: Pipeline) -> None:
+    """The server never sees the COMMIT, and rolls back; nothing is lost or doubled."""
+    pipeline.run("CREATE TABLE dbo.bag (a int, b nvarchar(20))")
+    pipeline.write(insert(BAG, 1, "x"), insert(BAG, 1, "x"))
+    batch = pipeline.stage()
+    port = urlsplit(pipeline.url).port
+    assert port is not None
+    with Proxy(port) as network:
+        found = pipeline.loading.open_target(
+            network.url(pipeline.url),
+            {},
+            allow_triggers=False,
+            choices=NO_CHOICES,
+            policies=EVOLVE_ALL,
+            clock=REAL_CLOCK,
+        )
+        found.bind(LOG_ID)
+        network.tear("COMMIT".encode("utf-16-le"), to_server=True)
+        with pytest.raises(ConnectionLost):
+            found.apply(batch)
+        assert network.torn.is_set()
+        found.close()
+    assert pipeline.connect().is_at(batch.before)
+    assert pipeline.rows("bag") == []
+    pipeline.target.apply(batch)
+    assert pipeline.rows("bag") == [(1, "x")] * 2
+
+
+KILLED = """
+import os, sys
+import pyarrow as pa
+from penstock.engines.sqlserver.target.merge_writer import load_rows
+from penstock.model import TableName
+
+def batches():
+    for first in range(0, 100_000, 10_000):
+        if first == 50_000:
+            os._exit(9)
+        count = 10_000
+        yield pa.record_batch({
+            "n": pa.array([2] * count, pa.int64()),
+            "absent": pa.nulls(count, pa.binary()),
+            "key": pa.nulls(count, pa.int32()),
+            "id": pa.array(range(first, first + count), pa.int32()),
+            "name": pa.nulls(count, pa.string()),
+            "value": pa.nulls(count, pa.int32()),
+            "stamp": pa.array([5] * count, pa.int64()),
+        })
+
+load_rows(sys.argv[1], "[wirekite].[t_wkm]", batches(), doing="x", table=TableName("dbo", "t"))
+"""
+
+
+def test_a_worker_that_is_killed_while_it_sends_leaves_nothing_behind(pipeline: Pipeline) -> None:
+    """Its rows, if any are in the merge table, are never applied."""
+    pipeline.write(insert(ITEM, 1, "a", 1))
+    batch = pipeline.stage()
+    ended = subprocess.run([sys.executable, "-c", KILLED, pipeline.url], timeout=120)
+    assert ended.returncode == 9
+    ((held,),) = pipeline.run("SELECT COUNT_BIG(*) FROM wirekite.t_wkm")
+    if held > 1:
+        with pytest.raises(StagingChanged):
+            pipeline.target.apply(batch)
+    pipeline.target.apply(pipeline.stage())
+    assert pipeline.rows("t") == [(1, "a", 1)]
 
 
 def test_a_session_cut_between_staging_and_applying_loses_nothing(pipeline: Pipeline) -> None:

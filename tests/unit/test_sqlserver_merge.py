@@ -99,6 +99,14 @@ def test_keys_of_text_and_bytes_are_compared_by_their_length_too() -> None:
             assert f"{progress.EXACT}" in sql
 
 
+def test_a_key_in_a_code_page_is_compared_by_its_characters() -> None:
+    """A byte of a code page is two bytes of the staged text."""
+    shape = relation(("k", "text", "string"), ("v", "integer", "int32"))
+    sql = merge_of(shape, table("k varchar(40) not null", "v int", key=("k",))).delete_gone()
+    own, given = (f"DATALENGTH(CAST({one}.[k] {progress.EXACT} AS nvarchar(max)))" for one in "tm")
+    assert f"{own} = {given}" in sql
+
+
 def test_a_key_in_a_loose_collation_is_refused_with_the_statement() -> None:
     """Keys that differ at the source could be equal in the target."""
     loose = table("id int not null", "k nvarchar(40) not null", "raw varbinary(20) not null",
@@ -154,7 +162,10 @@ def test_keyless_rows_are_compared_whole_and_exactly() -> None:
     """Rows without a key are equal only if all columns are the same, NULL included."""
     deleting = merge_of(BAG, BAG_TARGET).delete_copies()
     assert "INTERSECT" in deleting
-    assert f"d.[b] {progress.EXACT}, DATALENGTH(d.[b])" in deleting
+    assert (
+        f"d.[b] {progress.EXACT}, DATALENGTH(CAST(d.[b] {progress.EXACT} AS nvarchar(max)))"
+        in deleting
+    )
     assert "copies.[wk$number] <= -m.[wk$n]" in deleting
 
 

@@ -170,10 +170,11 @@ class MergeSql:
             return same
         if target.kind.base in _BYTES:
             return f"{same} AND DATALENGTH({own}) = DATALENGTH({value})"
-        is_wide = column.neutral == "string" and column.name not in self.merge.templates
-        length = f"DATALENGTH({value})" if is_wide else _bytes_of(value)
-        own_length = f"DATALENGTH({own})" if target.kind.base == "nvarchar" else _bytes_of(own)
-        return f"{same} AND {own_length} = {length}"
+        is_staged_so = column.neutral == "string" and column.name not in self.merge.templates
+        if is_staged_so and target.kind.base == "nvarchar":
+            return f"{same} AND DATALENGTH({own}) = DATALENGTH({value})"
+        given = value if column.neutral != "string" else f"{value} {EXACT}"
+        return f"{same} AND {_bytes_of(f'{own} {EXACT}')} = {_bytes_of(given)}"
 
     def _match(self) -> str:
         return " AND ".join(
@@ -343,7 +344,7 @@ class MergeSql:
             value = f"CAST({value} AS {_comparable(target)})"
         if "char" in _comparable(target):
             yield f"{value} {EXACT}"
-            yield f"DATALENGTH({value})"
+            yield _bytes_of(f"{value} {EXACT}")
         elif "binary" in _comparable(target):
             yield value
             yield f"DATALENGTH({value})"
