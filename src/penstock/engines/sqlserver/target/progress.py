@@ -37,8 +37,11 @@ from penstock.sql.state_store import (
 NAME_LENGTH_MAX = 128
 EXACT = "COLLATE Latin1_General_100_BIN2"
 UTC_NOW = "SYSUTCDATETIME()"
-SETTINGS = ("SET XACT_ABORT ON", "SET LOCK_TIMEOUT 10000")
-"""Statements for a session that writes: an error ends its transaction, a lock waits 10 s."""
+XACT_ABORT = "SET XACT_ABORT ON"
+"""An error ends the transaction, so that no statement after it is committed alone."""
+LOCK_TIMEOUT = "SET LOCK_TIMEOUT {ms}"
+LOCK_TIMEOUT_S = 60
+"""Seconds that a session waits for a lock. Readers wait, too, for the rows that a batch writes."""
 
 LATEST = """
     SELECT TOP ({limit}) source, mark, start_time, finish_time
@@ -131,12 +134,12 @@ DIALECT = StateDialect(
 )
 
 
-def open_session(url: str) -> Connection:
-    """Connect for writing. Raises the typed errors of a connection."""
+def open_session(url: str, *, lock_timeout_s: int = LOCK_TIMEOUT_S) -> Connection:
+    """Connect for statements of penstock. Raises the typed errors of a connection."""
     connection = connect(url)
     try:
-        for statement in SETTINGS:
-            connection.run(statement)
+        connection.run(XACT_ABORT)
+        connection.run(LOCK_TIMEOUT.format(ms=lock_timeout_s * 1_000))
     except BaseException:
         connection.close()
         raise

@@ -15,6 +15,8 @@ from penstock.model.policies import EVOLVE_ALL, Policies
 from penstock.ports.target import TargetEngine
 from penstock.sql.state_store import Records
 
+APPLY_LOCK_TIMEOUT_S = 10  # the batch is then repeated
+
 
 class SQLServerTargetEngine(TargetEngine):
     """SQL Server as target. Its connections raise typed errors, so it has no driver's classes."""
@@ -44,7 +46,7 @@ class SQLServerTargetEngine(TargetEngine):
         policies: Policies = EVOLVE_ALL,
         clock: Clock = REAL_CLOCK,
     ) -> SQLServerTarget:
-        connection = open_session(url)
+        connection = open_session(url, lock_timeout_s=APPLY_LOCK_TIMEOUT_S)
         progress = SQLServerProgress(connection)
         return SQLServerTarget(
             connection=connection,
