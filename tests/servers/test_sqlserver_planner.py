@@ -97,7 +97,7 @@ def test_tables_with_a_key_are_read_without_a_lock(
 def test_a_table_without_a_key_needs_a_point_of_its_own(
     shop: Connection, sqlserver_url: str, tmp_path: Path
 ) -> None:
-    """It is left out at the handover's point, and writers wait from its own point on."""
+    """Leave it out at the handover's point; writers wait from its own point on."""
     config = config_of(tmp_path, sqlserver_url)
     with make_planner(config, first=lambda: None) as planner:
         handover = Point(

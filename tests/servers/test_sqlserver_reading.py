@@ -40,7 +40,7 @@ POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
 
 SHOP = (
     "CREATE TABLE dbo.customer (id int NOT NULL PRIMARY KEY, name nvarchar(40) NOT NULL "
-    "DEFAULT N'nobody', score decimal(12,2) NULL DEFAULT 0, since datetime2(7) NULL "
+    "DEFAULT N'new one', score decimal(12,2) NULL DEFAULT 0, since datetime2(7) NULL "
     "DEFAULT sysdatetime(), is_new bit NOT NULL DEFAULT 1)",
     "CREATE TABLE dbo.[order line] (order_id int NOT NULL, line_no smallint NOT NULL, "
     "customer_id int NULL, sku varchar(12) NULL, qty int NOT NULL, "
@@ -125,7 +125,7 @@ def test_extras(shop: Connection) -> None:
     """Defaults, indexes and foreign keys are described in the terms of all engines."""
     customer = describe(one(shop, "customer"))
     assert customer.defaults == {
-        "name": Default(DefaultKind.LITERAL, "nobody"),
+        "name": Default(DefaultKind.LITERAL, "new one"),
         "score": Default(DefaultKind.NUMBER, "0"),
         "since": Default(DefaultKind.NOW),
         "is_new": Default(DefaultKind.BOOL, "true"),

@@ -84,7 +84,7 @@ def test_into_postgres(target_url: str, chosen: dict[str, str], mark: str) -> No
 
 
 def test_refused_by_postgres(target_url: str) -> None:
-    """Nothing lossy is written without a choice."""
+    """A lossy value is not written without a choice."""
     with postgres_side(target_url) as side:
         check_refused(side, "e")
 
@@ -99,7 +99,7 @@ def test_into_mysql(mysql_url: str, chosen: dict[str, str], mark: str) -> None:
 
 
 def test_refused_by_mysql(mysql_url: str) -> None:
-    """Nothing lossy is written without a choice."""
+    """A lossy value is not written without a choice."""
     with mysql_side(mysql_url) as side:
         check_refused(side, "e")
 

@@ -195,7 +195,7 @@ KEYLESS = (
 )
 
 
-def _chosen(session: Connection, table: TableName, place: int) -> tuple[str, list[str]]:
+def _choose(session: Connection, table: TableName, place: int) -> tuple[str, list[str]]:
     """Return the choice of one row by its hash, and the conditions for it."""
     definition = read_definitions(session, [table])[table]
     servers = ServerPair(source=SQLSERVER, target=SQLSERVER)
@@ -218,7 +218,7 @@ def test_rows_that_a_repair_deletes(sqlserver_url: str, place: int, count: int) 
     with connect(sqlserver_url) as session:
         for statement in KEYLESS:
             session.run(statement)
-        _, conditions = _chosen(session, table, place)
+        _, conditions = _choose(session, table, place)
         (condition,) = conditions
         assert session.execute(f"SELECT COUNT(*) FROM dbo.bag WHERE {condition}") == [(count,)]
 
@@ -229,7 +229,7 @@ def test_rows_that_a_repair_copies(sqlserver_url: str) -> None:
     with connect(sqlserver_url) as session:
         for statement in KEYLESS:
             session.run(statement)
-        choice, _ = _chosen(session, table, 3)
+        choice, _ = _choose(session, table, 3)
         definition = read_definitions(session, [table])[table]
         relation = relation_of(definition)
         text = checksum.select_rows(definition, [one.name for one in relation.columns], [], choice)

@@ -24,7 +24,7 @@ from penstock.codec.sqlserver.types import catalogue_type, neutral_type, parse_t
 SAMPLES = Path(__file__).parents[1] / "data" / "sqlserver_cdc_samples.jsonl"
 
 
-def made(type_text: str, values: list[Any], kind: pa.DataType, neutral: str = "") -> Any:
+def make(type_text: str, values: list[Any], kind: pa.DataType, neutral: str = "") -> Any:
     """Return the columns of one column's values."""
     batch = pa.record_batch({"v": pa.array(values, kind)})
     return make_columns(batch, [SourceColumn.of("v", type_text, neutral)])
@@ -32,7 +32,7 @@ def made(type_text: str, values: list[Any], kind: pa.DataType, neutral: str = ""
 
 def values_of(type_text: str, values: list[Any], kind: pa.DataType, neutral: str = "") -> list[Any]:
     """Return the values that a column has in the log."""
-    array = made(type_text, values, kind, neutral).arrays[0]
+    array = make(type_text, values, kind, neutral).arrays[0]
     if pa.types.is_timestamp(array.type):
         return list(array.cast(pa.int64()).to_pylist())
     return list(array.to_pylist())
@@ -121,7 +121,7 @@ def test_values_of_each_type(
     type_text: str, kind: pa.DataType, given: list[Any], neutral: str, expected: list[Any]
 ) -> None:
     """The extremes of a type arrive as they are, in the type's neutral type."""
-    found = made(type_text, given, kind)
+    found = make(type_text, given, kind)
     assert found.as_text == ()
     assert SourceColumn.of("v", type_text).neutral == neutral
     assert values_of(type_text, given, kind) == expected
@@ -138,14 +138,14 @@ def test_a_guid_has_the_bytes_of_its_text() -> None:
 def test_a_broken_guid_is_refused(text: str) -> None:
     """Neither a digit that is missing nor one that does not exist is guessed."""
     with pytest.raises(ValueBroken, match="column v of type uniqueidentifier"):
-        made("uniqueidentifier", [text], TEXT)
+        make("uniqueidentifier", [text], TEXT)
 
 
 @pytest.mark.parametrize("separator", ["T", " "])
 def test_seven_digits_of_a_datetime2(separator: str) -> None:
     """The first value with a seventh digit turns the column into exact text; none is rounded."""
     texts = [f"0001-01-01{separator}00:00:00", f"2026-03-04{separator}05:06:07.123456", None]
-    found = made("datetime2(7)", texts, TEXT)
+    found = make("datetime2(7)", texts, TEXT)
     assert found.as_text == ()
     assert found.columns[0].neutral == "timestamp"
     assert values_of("datetime2(7)", texts, TEXT) == [
@@ -153,7 +153,7 @@ def test_seven_digits_of_a_datetime2(separator: str) -> None:
         1_772_600_767_123_456,
         None,
     ]
-    finer = made("datetime2(7)", [*texts, f"9999-12-31{separator}23:59:59.9999999"], TEXT)
+    finer = make("datetime2(7)", [*texts, f"9999-12-31{separator}23:59:59.9999999"], TEXT)
     assert finer.as_text == (0,)
     assert finer.columns[0].neutral == "string"
     assert finer.arrays[0].to_pylist() == [
@@ -168,7 +168,7 @@ def test_seven_digits_of_a_datetime2(separator: str) -> None:
 
 def test_seven_digits_of_a_time() -> None:
     """A time(7) becomes text, too."""
-    found = made("time(7)", [86_399_999_999_900, None, 36_000_000_000_000], pa.time64("ns"))
+    found = make("time(7)", [86_399_999_999_900, None, 36_000_000_000_000], pa.time64("ns"))
     assert found.as_text == (0,)
     assert found.arrays[0].to_pylist() == ["23:59:59.9999999", None, "10:00:00"]
 
@@ -207,17 +207,17 @@ def test_a_datetimeoffset_keeps_its_offset() -> None:
     ],
 )
 def test_a_broken_moment_is_refused(text: str) -> None:
-    """What is not a date and time with an offset is an error that names the column."""
+    """Any other text is an error that names the column."""
     with pytest.raises(ValueBroken, match=r"column v of type datetimeoffset\(7\)"):
-        made("datetimeoffset(7)", [text], TEXT)
+        make("datetimeoffset(7)", [text], TEXT)
 
 
 def test_a_null_column_keeps_its_type() -> None:
     """A column without a value has the neutral type, whatever the driver says of it."""
     for type_text in ("int", "datetimeoffset(7)", "uniqueidentifier", "datetime2(7)", "money"):
-        found = made(type_text, [None, None], pa.null())
+        found = make(type_text, [None, None], pa.null())
         assert found.arrays[0].null_count == 2
-        assert found.arrays[0].type == made(type_text, [None], TEXT).arrays[0].type
+        assert found.arrays[0].type == make(type_text, [None], TEXT).arrays[0].type
 
 
 def test_slices_of_a_batch() -> None:

@@ -46,7 +46,7 @@ def column(type_text: str, neutral: str = "string", **more: Any) -> ColumnDefini
     )
 
 
-def mapped(
+def map_type(
     type_text: str,
     neutral: str,
     source: Server = POSTGRES,
@@ -86,7 +86,7 @@ def test_types_of_postgres(
     type_text: str, neutral: str, key_bytes: int | None, target: str, losses: set[str]
 ) -> None:
     """Types and losses are those of SQL Server's limits."""
-    found = mapped(type_text, neutral, key_bytes=key_bytes)
+    found = map_type(type_text, neutral, key_bytes=key_bytes)
     assert found.target_type == target
     assert {loss.name for loss in found.losses} == losses
     assert found.may_run == (not losses)
@@ -112,15 +112,15 @@ def test_types_of_postgres(
 )
 def test_types_of_mysql(type_text: str, neutral: str, target: str) -> None:
     """Whole numbers keep their range, and times of over a day are text."""
-    assert mapped(type_text, neutral, MYSQL).target_type == target
+    assert map_type(type_text, neutral, MYSQL).target_type == target
 
 
-def prepared(
+def prepare(
     type_text: str, neutral: str, values: Any, source: Server = POSTGRES, **chosen: str
 ) -> list[Any]:
     """Return values as they are staged. chosen: choices, with _ for blanks in their names."""
     named = {name.replace("_", " "): choice for name, choice in chosen.items()}
-    found = mapped(type_text, neutral, source, chosen=named)
+    found = map_type(type_text, neutral, source, chosen=named)
     made = prepare_values(values, found.write.prepare)
     return list(made.to_pylist())
 
@@ -135,32 +135,32 @@ def test_floats() -> None:
     """NaN, infinity and subnormal numbers are found by value; all others pass unchanged."""
     values = pa.array([1.5, -0.0, 2.2250738585072014e-308, 1.7976931348623157e308, None])
     arguments = ("double precision", "float64")
-    assert prepared(*arguments, values, **ERROR_ALL)[:2] == [1.5, 0.0]
+    assert prepare(*arguments, values, **ERROR_ALL)[:2] == [1.5, 0.0]
     for bad in (NAN, INF, -INF):
         with pytest.raises(ValueRefused, match="1 of the values: not a number"):
-            prepared(*arguments, pa.array([1.0, bad]), **ERROR_ALL)
+            prepare(*arguments, pa.array([1.0, bad]), **ERROR_ALL)
     nulls = {**ERROR_ALL, "not_a_number": "null", "subnormal_numbers": "zero"}
-    assert prepared(*arguments, pa.array([1.0, NAN, -INF, 5e-324, -1e-310]), **nulls) == [
+    assert prepare(*arguments, pa.array([1.0, NAN, -INF, 5e-324, -1e-310]), **nulls) == [
         1.0, None, None, 0.0, 0.0,
     ]  # fmt: skip
     reals = pa.array([1e-40, 1.1754943508222875e-38], pa.float32())
-    assert prepared("real", "float32", reals, **nulls)[0] == 0.0
-    assert prepared("real", "float32", reals, **nulls)[1] > 0
+    assert prepare("real", "float32", reals, **nulls)[0] == 0.0
+    assert prepare("real", "float32", reals, **nulls)[1] > 0
     with pytest.raises(ValueRefused, match="subnormal numbers"):
-        prepared("real", "float32", reals, **ERROR_ALL)
+        prepare("real", "float32", reals, **ERROR_ALL)
     texts = {**ERROR_ALL, "not_a_number": "text"}
-    assert prepared(*arguments, pa.array([0.1, NAN, INF]), **texts) == ["0.1", "NaN", "Infinity"]
+    assert prepare(*arguments, pa.array([0.1, NAN, INF]), **texts) == ["0.1", "NaN", "Infinity"]
 
 
 def test_decimals_that_became_text() -> None:
     """NaN turned the column into text; its numbers are still numbers."""
     values = pa.array(["1.50", "NaN", None])
     chosen = {**ERROR_ALL, "not_a_number": "null"}
-    assert prepared("numeric(12,2)", "string", values, **chosen) == ["1.50", None, None]
-    assert mapped("numeric(12,2)", "string").write.sql == "CAST({} AS decimal(12,2))"
-    assert mapped("numeric(12,2)", "decimal(12,2)").write.sql == "{}"
+    assert prepare("numeric(12,2)", "string", values, **chosen) == ["1.50", None, None]
+    assert map_type("numeric(12,2)", "string").write.sql == "CAST({} AS decimal(12,2))"
+    assert map_type("numeric(12,2)", "decimal(12,2)").write.sql == "{}"
     with pytest.raises(ValueRefused):
-        prepared("numeric(12,2)", "string", values, **ERROR_ALL)
+        prepare("numeric(12,2)", "string", values, **ERROR_ALL)
 
 
 @pytest.mark.parametrize(
@@ -178,12 +178,12 @@ def test_years(type_text: str, neutral: str, fit: list[int], unfit: list[int]) -
         (pa.int32(), pa.date32()) if neutral == "date" else (pa.int64(), pa.timestamp("us"))
     )
     good = pa.array(fit, physical).view(kind)
-    assert prepare_values(good, mapped(type_text, neutral).write.prepare).equals(good)
+    assert prepare_values(good, map_type(type_text, neutral).write.prepare).equals(good)
     for number in unfit:
         bad = pa.array([number], physical).view(kind)
         with pytest.raises(ValueRefused, match="dates out of range"):
-            prepare_values(bad, mapped(type_text, neutral).write.prepare)
-        chosen = mapped(type_text, neutral, chosen={"dates out of range": "null"})
+            prepare_values(bad, map_type(type_text, neutral).write.prepare)
+        chosen = map_type(type_text, neutral, chosen={"dates out of range": "null"})
         assert prepare_values(bad, chosen.write.prepare).null_count == 1
 
 
@@ -203,15 +203,15 @@ def test_years(type_text: str, neutral: str, fit: list[int], unfit: list[int]) -
 )
 def test_moments_that_became_text(text: str, fits: bool) -> None:
     """Only what PostgreSQL has beyond SQL Server's calendar is refused."""
-    found = mapped("timestamp with time zone", "string", chosen={"dates out of range": "null"})
+    found = map_type("timestamp with time zone", "string", chosen={"dates out of range": "null"})
     assert found.write.sql == "CAST({} AS datetimeoffset(6))"
     made = prepare_values(pa.array([text, None]), found.write.prepare).to_pylist()
     assert made == [text if fits else None, None]
 
 
 def test_midnight_at_the_end_of_a_day() -> None:
-    """PostgreSQL's 24:00:00 is no time of SQL Server."""
-    found = mapped("time without time zone", "string", chosen={"dates out of range": "null"})
+    """SQL Server does not have PostgreSQL's 24:00:00."""
+    found = map_type("time without time zone", "string", chosen={"dates out of range": "null"})
     made = prepare_values(pa.array(["24:00:00", "23:59:59.999999"]), found.write.prepare)
     assert made.to_pylist() == [None, "23:59:59.999999"]
 
@@ -222,22 +222,22 @@ def test_dates_of_mysql() -> None:
         ["0000-00-00", "2024-02-30", "2023-02-29", "2024-02-29", "0000-02-29", "2024-04-31", None]
     )
     both = {"zero_dates": "null", "dates_out_of_range": "null"}
-    assert prepared("date", "string", values, MYSQL, **both) == [
+    assert prepare("date", "string", values, MYSQL, **both) == [
         None, None, None, "2024-02-29", None, None, None,
     ]  # fmt: skip
     with pytest.raises(ValueRefused, match="4 of the values: zero dates"):
-        prepared("date", "string", values, MYSQL, zero_dates="error", dates_out_of_range="null")
+        prepare("date", "string", values, MYSQL, zero_dates="error", dates_out_of_range="null")
     with pytest.raises(ValueRefused, match="1 of the values: dates out of range"):
-        prepared("date", "string", values, MYSQL, zero_dates="null", dates_out_of_range="error")
+        prepare("date", "string", values, MYSQL, zero_dates="null", dates_out_of_range="error")
     texts = {"zero_dates": "text", "dates_out_of_range": "text"}
     dates = pa.array([dt.date(2024, 2, 29), None])
-    assert prepared("date", "date", dates, MYSQL, **texts) == ["2024-02-29", None]
+    assert prepare("date", "date", dates, MYSQL, **texts) == ["2024-02-29", None]
 
 
 def test_times_of_mysql() -> None:
     """A TIME is text with the digits that MySQL prints, also over 24 hours."""
     values = pa.array([-3_020_399_000_000, 500_000, None], pa.int64()).view(pa.time64("us"))
-    found = mapped("time(3)", "time", MYSQL)
+    found = map_type("time(3)", "time", MYSQL)
     assert found.write.needs_text
     assert prepare_values(values, found.write.prepare).to_pylist() == [
         "-838:59:59.000", "00:00:00.500", None,
@@ -265,7 +265,7 @@ def test_between_sql_servers(type_text: str, target: str, sql: str) -> None:
 
 
 def test_collations_stay_between_sql_servers() -> None:
-    """A column keeps its collation; one that is no word is not written into SQL."""
+    """A column keeps its collation; only a word is written into SQL."""
     given = column("nvarchar(40)", collation="Finnish_Swedish_100_CS_AS")
     found = map_column(given, SQLSERVER, SQLSERVER)
     assert found.target_type == "nvarchar(40) COLLATE Finnish_Swedish_100_CS_AS"
@@ -363,7 +363,7 @@ def test_keys_share_their_room() -> None:
 def test_values_of_decimals() -> None:
     """A decimal that fits is staged as it is."""
     values = pa.array([Decimal("1.50"), None], pa.decimal128(12, 2))
-    assert prepared("numeric(12,2)", "decimal(12,2)", values, **ERROR_ALL) == [
+    assert prepare("numeric(12,2)", "decimal(12,2)", values, **ERROR_ALL) == [
         Decimal("1.50"),
         None,
     ]

@@ -216,7 +216,7 @@ def _write_changes(
         held = replace(column, neutral=made.columns[0].neutral)
         mapping = map_column(held, SERVER, target.server, choices=choices)
         values = prepare_values(made.arrays[0], mapping.write.prepare)
-        waiting = Waiting(held.neutral, _staged(values, held.neutral))
+        waiting = Waiting(held.neutral, _stage(values, held.neutral))
         expression = "null"  # a template over it is typed only in a merge table
         if waiting.value is not None:
             expression = fill_template(mapping.write.sql, target.operand(waiting, held))
@@ -225,7 +225,7 @@ def _write_changes(
     return errors
 
 
-def _staged(values: Any, neutral: str) -> str | bytes | None:
+def _stage(values: Any, neutral: str) -> str | bytes | None:
     """Return a value as a merge table holds it: bytes, or Arrow's text."""
     if not values[0].is_valid:
         return None
