@@ -16,6 +16,10 @@ from sim_sqlserver.connection import Connection
 from sim_sqlserver.state import ServerState
 
 
+RECURSION_MAX = 50_000  # an expression of thousands of terms is a tree as deep
+STACK_BYTES = 1 << 28
+
+
 def main() -> None:
     """Run the server."""
     parser = argparse.ArgumentParser(prog="sim_sqlserver", description=__doc__)
@@ -28,6 +32,8 @@ def main() -> None:
     parser.add_argument("--record", type=Path, help="file to add the texts of clients to")
     parser.add_argument("--stay", action="store_true", help="stay when standard input ends")
     arguments = parser.parse_args()
+    sys.setrecursionlimit(RECURSION_MAX)
+    threading.stack_size(STACK_BYTES)
     state = ServerState(
         arguments.postgres, arguments.password, strict=arguments.strict, record=arguments.record
     )

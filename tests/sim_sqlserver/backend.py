@@ -26,6 +26,7 @@ class Backend:
         spid: Number of the session.
         watch: Returns True if the client wants the running statement to end; called when its socket
             has input.
+        was_cancelled: Whether the client has given up the running request.
         client: Descriptor of the client's socket; None if it is not watched.
     """
 
@@ -78,7 +79,8 @@ class Backend:
 
     def stream(self, statement: str) -> Iterator[Any]:
         """Run a statement; yield its results of libpq, rows in chunks and in binary format."""
-        self.was_cancelled = False
+        if self.was_cancelled:
+            raise SqlError(3617, "The client has given up the request.")
         if self._prepared == statement:
             self._prepared = None
             self._pg.send_query_prepared(b"", None, result_format=pq.Format.BINARY)

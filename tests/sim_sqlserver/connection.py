@@ -153,7 +153,7 @@ class Connection(threading.Thread):
     def _request(self, kind: int, body: bytes) -> None:
         session = self._session
         assert session is not None
-        self._has_attention = False
+        self._has_attention = session.backend.was_cancelled = False
         reply = Reply(self._stream, is_procedure=kind == wire.RPC)
         session.reply = reply
         try:
@@ -169,7 +169,8 @@ class Connection(threading.Thread):
             else:
                 raise wire.Disconnected
         except SqlError as error:
-            reply.error(error)
+            if not self._has_attention:
+                reply.error(error)
         except (ConnectionDropped, wire.Disconnected):
             raise
         except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from sim_sqlserver.ddl_parse import ColumnDef, ConstraintDef, IndexDef, Name
@@ -23,8 +23,8 @@ class Database(Protocol):
         """Run a PostgreSQL statement in the session's transaction."""
         ...
 
-    def expression(self, text: str, *, is_condition: bool = False) -> str:
-        """Return a T-SQL expression as PostgreSQL's."""
+    def expression(self, text: str, *, table: int = 0, is_condition: bool = False) -> str:
+        """Return a T-SQL expression over a table's columns as PostgreSQL's."""
         ...
 
     def spelling(self, name: str) -> str:
@@ -191,7 +191,7 @@ def _note_default(database: Database, number: int, place: int, name: str, text: 
 
 
 def _add_computed(database: Database, table: str, number: int, column: ColumnDef) -> None:
-    expression = database.expression(column.computed)
+    expression = database.expression(column.computed, table=number)
     found = database.rows(
         f"select pg_typeof(x.v)::text from (select 1) as one left join lateral "
         f"(select ({expression}) as v from {table} limit 1) as x on true"
@@ -299,7 +299,7 @@ def _conversion(
         return f"{text}::{postgres_type(wanted)}"
     if now == wanted.name or postgres_type(wanted).startswith(("int", "numeric")):
         return f"{quoted(spelled)}::text::{postgres_type(wanted)}"
-    converted = database.expression(f"CAST([{spelled}] AS {wanted.text})")
+    converted = database.expression(f"CAST([{spelled}] AS {wanted.text})", table=number)
     return f"({converted})::{postgres_type(wanted)}"
 
 
@@ -384,7 +384,7 @@ def _add_check(
     is_checked: bool,
 ) -> None:
     name = constraint.name or _system_name("CK", shown)
-    condition = database.expression(constraint.expression, is_condition=True)
+    condition = database.expression(constraint.expression, table=number, is_condition=True)
     valid = "" if is_checked else " not valid"
     database.rows(
         f"alter table {table} add constraint {quoted(name)} check ({condition}){valid}"
@@ -453,6 +453,7 @@ def _add_key(
     )
     if is_clustered:
         database.rows(f"alter table {table} cluster on {quoted(name)}")
+    normalise(database, number)
 
 
 def check_key_types(database: Database, number: int, names: Iterable[str], key: str) -> None:
@@ -490,7 +491,7 @@ def create_index(database: Database, index: IndexDef) -> None:
     if index.is_unique:
         text += " nulls not distinct"
     if index.condition:
-        text += f" where {database.expression(index.condition, is_condition=True)}"
+        text += f" where {database.expression(index.condition, table=number, is_condition=True)}"
     database.rows(text)
     schema = table.rpartition(".")[0]
     full = f"{schema}.{name}" if schema else name
@@ -502,6 +503,7 @@ def create_index(database: Database, index: IndexDef) -> None:
             f"insert into sim.index_flags (id, kind, filter) values "
             f"({literal(full)}::regclass, {kind}, {literal(index.condition or None)})"
         )
+    normalise(database, number)
 
 
 # --- values as SQL Server stores them -------------------------------------------------------------
@@ -534,6 +536,46 @@ def _store_pieces(name: str, sql_type: SqlType, collation: str) -> str:
     return ""
 
 
+def _key_bytes(name: str, sql_type: SqlType) -> tuple[int, str]:
+    """Return the most bytes that a column needs in a key, and the expression of those of a row."""
+    column = f"new.{quoted(name)}"
+    if sql_type.name in ("nvarchar", "nchar", "sysname"):
+        most = 2 * (sql_type.length or 128)
+        return most, f"coalesce(2 * sim.utf16_length({column}), 0)"
+    if sql_type.name in ("varchar", "char"):
+        return sql_type.length, f"coalesce(octet_length(sim.cp1252({column}::text)), 0)"
+    if sql_type.name in ("varbinary", "binary"):
+        return sql_type.length, f"coalesce(octet_length({column}), 0)"
+    return sql_type.bytes_length, str(sql_type.bytes_length)
+
+
+def _key_checks(database: Database, number: int) -> list[str]:
+    """Return the checks of keys that may become too long."""
+    found = database.rows(
+        "select sim.index_name(c.relname), i.indisclustered, array_agg(a.attname::text), "
+        "array_agg(case when t.typtype = 'd' then t.typname::text else '' end) from pg_index i "
+        "join pg_class c on c.oid = i.indexrelid "
+        "cross join lateral unnest(i.indkey) with ordinality as k(attnum, place) "
+        "join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum "
+        f"join pg_type t on t.oid = a.atttypid where i.indrelid = {number} "
+        "and k.place <= i.indnkeyatts group by i.indexrelid, c.relname, i.indisclustered"
+    )
+    checks = []
+    for name, is_clustered, columns, types in found:
+        sizes = [
+            _key_bytes(column, parse_type(kind) if kind else SqlType("bigint"))
+            for column, kind in zip(columns, types, strict=True)
+        ]
+        most = KEY_BYTES_MAX[bool(is_clustered)]
+        if sum(size for size, _ in sizes) > most:
+            total = " + ".join(expression for _, expression in sizes)
+            kind = "clustered" if is_clustered else "nonclustered"
+            checks.append(
+                f"perform sim.check_key({total}, {most}, {literal(kind)}, {literal(name)});"
+            )
+    return checks
+
+
 def normalise(database: Database, number: int) -> None:
     """Give a table the trigger that stores values as SQL Server does."""
     found = database.rows(
@@ -543,6 +585,7 @@ def normalise(database: Database, number: int) -> None:
         "and not a.attisdropped and a.attgenerated = '' and t.typtype = 'd' order by a.attnum"
     )
     pieces = [_store_pieces(str(n), parse_type(str(t)), str(c)) for n, t, c in found]
+    pieces += _key_checks(database, number)
     body = " ".join(piece for piece in pieces if piece)
     database.rows(f"select sim.drop_normaliser({number})")
     if not body:
@@ -556,5 +599,3 @@ def normalise(database: Database, number: int) -> None:
         f"select sim.add_normaliser({number})"
     )
 
-
-Converter = Callable[[str], str]

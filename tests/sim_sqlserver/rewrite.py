@@ -8,7 +8,7 @@ become marks that are replaced by values.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import sqlglot
@@ -233,13 +233,19 @@ def _join(parts: list[str]) -> str:
 
 
 def rewrite(
-    text: str, spelling: Callable[[str], str], columns: Callable[[str, str], list[str]], database: str
+    text: str,
+    spelling: Callable[[str], str],
+    columns: Callable[[str, str], list[str]],
+    database: str,
+    *,
+    scope: Iterable[str] = (),
 ) -> Rewritten:
     """Return the PostgreSQL statement for a query or a change; raises SqlError.
 
     Args:
         spelling: Returns the existing spelling of a name.
         columns: Returns the columns of a table, by schema and name.
+        scope: Columns that the text may name without a table.
     """
     prepared = prepare(text)
     try:
@@ -248,4 +254,6 @@ def rewrite(
         raise SqlError(102, f"Incorrect syntax: {error}"[:400], severity=15) from error
     if not isinstance(parsed, exp.Query | exp.DML):
         raise SqlError(102, f"The simulator does not know {text[:200]!r}.", severity=15)
-    return tree.convert(parsed, prepared, tree.Names(spelling, columns, database))
+    names = tree.Names(spelling, columns, database)
+    names.add_columns(scope)
+    return tree.convert(parsed, prepared, names)

@@ -26,7 +26,7 @@ from sim_sqlserver.metadata import Column
 from sim_sqlserver.names import literal, quoted
 from sim_sqlserver.options import set_option
 from sim_sqlserver.reply import Reply
-from sim_sqlserver.results import describe, encode_rows, fit
+from sim_sqlserver.results import describe, encode_rows, fit, read_columns
 from sim_sqlserver.sqltypes import SqlType, domain_statement, postgres_type
 from sim_sqlserver.variables import Variable, split_declarations
 
@@ -191,10 +191,14 @@ class Session:
     def _column_names(self, schema: str, table: str) -> list[str]:
         return [column.name for column in self.columns_of(schema, table)]
 
-    def expression(self, text: str, *, is_condition: bool = False) -> str:
-        """Return a T-SQL expression as PostgreSQL's."""
+    def expression(self, text: str, *, table: int = 0, is_condition: bool = False) -> str:
+        """Return a T-SQL expression over a table's columns as PostgreSQL's."""
         query = f"SELECT 1 WHERE {text}" if is_condition else f"SELECT {text}"
-        done = self.fill(self.rewritten(query).sql)
+        names = [column.name for _, column in read_columns(table, self.rows)] if table else []
+        found = rewrite.rewrite(
+            query, self.spelling, self._column_names, self.database.name, scope=names
+        )
+        done = self.fill(found.sql)
         return done.partition(" WHERE ")[2] if is_condition else done.removeprefix("SELECT ")
 
     def need_type(self, sql_type: SqlType) -> str:

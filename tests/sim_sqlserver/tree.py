@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +48,12 @@ class Names:
             name = table.name
             if table.this.args.get("temporary"):
                 name = "#" + name.lstrip("#")
-            for column in self.columns(self.spelling(schema or "dbo"), self.spelling(name)):
-                self._columns.setdefault(column.lower(), column)
+            self.add_columns(self.columns(self.spelling(schema or "dbo"), self.spelling(name)))
+
+    def add_columns(self, columns: Iterable[str]) -> None:
+        """Add columns that the statement may name."""
+        for column in columns:
+            self._columns.setdefault(column.lower(), column)
 
     def find(self, node: exp.Identifier, name: str) -> str:
         """Return the spelling of an identifier."""

@@ -39,7 +39,8 @@ def create(session: Session, reader: Reader, statement: Statement) -> None:
     session.rows(f"delete from sim.triggers where table_id = {number} and name = {literal(name)}")
     for event in events:
         function = f"sim.{quoted(f'tr${number}${name}${event}')}"
-        text = f"begin {body} return null; end"
+        rests = "if current_setting('sim.bulk', true) = '1' then return null; end if;"
+        text = f"begin {rests} {body} return null; end"
         session.rows(
             f"create or replace function {function}() returns trigger language plpgsql "
             f"as {literal(text)}"

@@ -207,6 +207,30 @@ end $$;
 create function sim.mark_statement() returns void language sql volatile as $$
     select pg_logical_emit_message(true, 'sim', to_char(now() at time zone 'utc', 'YYYY-MM-DD HH24:MI:SS.US')); $$;
 -- Foreign keys and checks are not trusted after a bulk load that did not check them.
-create function sim.distrust(id int) returns void language sql volatile as $$
+create function sim.distrust(id int) returns boolean language plpgsql as $$
+begin
     insert into sim.untrusted select id::oid, c.conname from pg_constraint c where c.conrelid = id::oid and c.contype in ('f', 'c')
-        and not exists (select from sim.untrusted u where u.table_id = id::oid and u.name = c.conname) $$;
+        and not exists (select from sim.untrusted u where u.table_id = id::oid and u.name = c.conname);
+    return exists (select from pg_constraint c where c.conrelid = id::oid and c.contype = 'f');
+end $$;
+-- Deferrable keys are not checked by PostgreSQL while its triggers rest.
+create function sim.check_keys(id int) returns void language plpgsql as $$
+declare k record; found int;
+begin
+    for k in select c.conname, c.contype, (select string_agg(quote_ident(a.attname), ', ') from pg_attribute a where a.attrelid = c.conrelid and a.attnum = any (c.conkey)) as columns
+        from pg_constraint c where c.conrelid = id::oid and c.contype in ('p', 'u') and c.condeferrable
+          and exists (select from pg_constraint f where f.conrelid = c.conrelid and f.contype = 'f')
+    loop
+        execute format('select 1 from %s group by %s having count(*) > 1 limit 1', id::oid::regclass, k.columns) into found;
+        if found is not null then
+            perform sim.fail(2627, format('Violation of %s constraint ''%s''. Cannot insert duplicate key in object ''%s''.',
+                case k.contype when 'p' then 'PRIMARY KEY' else 'UNIQUE KEY' end, k.conname, id::oid::regclass), 1, 14);
+        end if;
+    end loop;
+end $$;
+create function sim.check_key(size int, most int, kind text, name text) returns void language plpgsql as $$
+begin
+    if size > most then
+        perform sim.fail(1946, format('Operation failed. The index entry of length %s bytes for the index ''%s'' exceeds the maximum length of %s bytes for %s indexes.', size, name, most, kind));
+    end if;
+end $$;
