@@ -68,7 +68,7 @@ class Source:
         return self.server.url(self.database)
 
     def sql(self, *texts: str) -> None:
-        """Run statements, each committed by itself."""
+        """Run statements, each in a transaction of its own."""
         with connect(self.url) as connection:
             for text in texts:
                 connection.run(text)
@@ -177,7 +177,7 @@ def test_every_kind_of_change_arrives_in_order(source: Source) -> None:
 
 
 def test_a_restart_continues_and_a_log_begins_where_it_is_told(source: Source) -> None:
-    """Nothing is missing or twice over several runs; startLsn names a commit."""
+    """Several runs miss and repeat nothing; startLsn names a commit."""
     source.extract()
     for number in range(5):
         source.sql(f"INSERT INTO dbo.t (id) VALUES ({number})")
@@ -215,7 +215,7 @@ def test_changes_of_several_tables_are_merged(source: Source) -> None:
 
 
 def test_a_large_transaction_arrives_whole(source: Source) -> None:
-    """Its rows come in batches of the driver."""
+    """The driver gives its rows in batches."""
     source.extract()
     texts = [
         "INSERT INTO dbo.t (id, name) VALUES "
@@ -244,7 +244,7 @@ def test_a_second_instance_brings_the_new_column(source: Source) -> None:
 
 
 def test_a_dropped_table_is_noted(source: Source) -> None:
-    """Its instance goes with it."""
+    """The server drops its instance too."""
     source.sql("CREATE TABLE dbo.u (id int NOT NULL PRIMARY KEY)", ENABLE.format(name="u"))
     source.extract()
     source.sql("DROP TABLE dbo.u", "INSERT INTO dbo.t (id) VALUES (1)")
@@ -285,7 +285,7 @@ def test_clean_up_of_unread_changes_is_loss(source: Source) -> None:
     source.sql("INSERT INTO dbo.t (id) VALUES (1)", "INSERT INTO dbo.t (id) VALUES (2)")
     found: list[bytes] = []
 
-    def captured() -> bool:
+    def is_captured() -> bool:
         with connect(source.url) as connection:
             rows = connection.execute(
                 "SELECT [__$start_lsn] FROM cdc.[dbo_t_CT] ORDER BY [__$start_lsn]"
@@ -293,7 +293,7 @@ def test_clean_up_of_unread_changes_is_loss(source: Source) -> None:
         found[:] = [one for (one,) in rows]
         return len(found) == 2
 
-    until(captured)
+    until(is_captured)
     source.sql(
         "EXEC sys.sp_cdc_cleanup_change_table @capture_instance = N'dbo_t', "
         f"@low_water_mark = 0x{found[1].hex()}"
@@ -331,7 +331,7 @@ def test_connections_that_cannot_be_made(source: Source) -> None:
 
 
 def test_positions_in_the_log_are_commit_lsns(source: Source) -> None:
-    """They are those of the change table."""
+    """The log has those of the change table."""
     source.extract()
     source.sql("INSERT INTO dbo.t (id) VALUES (1)")
     source.extract()

@@ -129,7 +129,7 @@ class History:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 7, 5000]), st.sampled_from([1, 2, 5, 16_384]))
 def test_any_history_is_in_the_log(seed: int, count: int, row_count: int) -> None:
-    """Nothing is missing, twice or in another order, however it was read."""
+    """The log misses, repeats and reorders nothing, however it was read."""
     history = History(seed)
     log = ChangeLog(history.server, begin=history.begin, count=count, row_count=row_count)
     for _ in range(history.random.randrange(20, 120)):
@@ -149,7 +149,7 @@ def test_any_history_is_in_the_log(seed: int, count: int, row_count: int) -> Non
 
 
 def test_histories_have_everything() -> None:
-    """The generator is no weaker than it says: each kind of change occurs often."""
+    """The generator makes each kind of change often."""
     kinds: dict[str, int] = {}
     for seed in range(30):
         history = History(seed)

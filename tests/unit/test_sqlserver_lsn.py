@@ -77,7 +77,7 @@ def test_digits_that_mean_two_things_are_refused() -> None:
     00000027:00000758:000g ٣٩٠٠٠٠٠٠١٨٨٠٠٠٠٠٥""".replace("\n    ", " ").split(" "),
 )
 def test_other_texts_are_refused(text: str) -> None:
-    """A text that is no LSN never becomes one by accident."""
+    """A text of another form never becomes an LSN by accident."""
     with pytest.raises(PositionInvalid):
         SqlServerLsn.parse(text)
 

@@ -122,7 +122,7 @@ def add_instance(server: ChangeServer, record: dict[str, Any]) -> None:
     )
 
 
-def shown(seen: Seen) -> list[dict[str, Any]]:
+def as_samples(seen: Seen) -> list[dict[str, Any]]:
     """Return a change as the samples write it; an update of the key as its two rows."""
     before = seen.before
     if before is not None:
@@ -144,8 +144,8 @@ def shown(seen: Seen) -> list[dict[str, Any]]:
     return [change]
 
 
-def expected(change: dict[str, Any]) -> dict[str, Any]:
-    """Return an expected change in the form of `shown`."""
+def in_expected_form(change: dict[str, Any]) -> dict[str, Any]:
+    """Return an expected change in the form of `as_samples`."""
     types = {
         one["column_name"]: one["type"]
         for record in RECORDS
@@ -210,8 +210,10 @@ def test_the_recorded_transactions_are_in_the_log(case: str, count: int) -> None
     (outcome,) = of_case("outcome", case)
     log = ChangeLog(server, begin=BEFORE_ALL, is_whole=True, count=count)
     log.follow()
-    found = [[one for seen in some for one in shown(seen)] for some in log.transactions()]
-    wanted = [[expected(change) for change in one["changes"]] for one in outcome["transactions"]]
+    found = [[one for seen in some for one in as_samples(seen)] for some in log.transactions()]
+    wanted = [
+        [in_expected_form(change) for change in one["changes"]] for one in outcome["transactions"]
+    ]
     if case == "restart_inside_transaction":
         # A transaction is in the log whole or not at all: it is read again from its beginning.
         first = of_case("row", case)[0]

@@ -81,7 +81,7 @@ def test_s1_a_key_update_is_one_change() -> None:
 
 
 def test_s1_other_deletes_and_inserts_stay_two() -> None:
-    """With different seqvals they are two changes: a multi-row update of keys cannot be paired."""
+    """Different seqvals make two changes: a multi-row update of keys cannot be paired."""
     case = Case()
     transaction = case.writer.begin()
     for number in (1, 2):
@@ -109,7 +109,7 @@ def test_s1_rows_of_two_instances_are_never_paired() -> None:
 
 
 def test_s2_the_operation_is_the_last_key_of_the_order() -> None:
-    """Of one seqval and command the delete is before the insert, in whichever order they lie."""
+    """The delete is before the insert of one seqval and command, in whichever order they lie."""
     case = Case()
     transaction = case.writer.begin()
     transaction.insert(case.table, row_of(1, name="new"))
@@ -259,7 +259,7 @@ def test_s12_computed_columns_are_not_in_the_log() -> None:
 
 
 def test_a_table_without_a_key_is_found_by_its_whole_row() -> None:
-    """Its delete and insert of one seqval stay two; updates have the old row."""
+    """A delete and an insert of one seqval stay two; updates have the old row."""
     server = ChangeServer()
     table = server.add_table("k", [("a", "int"), ("b", "nvarchar(9)")], key=())
     writer = ChangeWriter(server)
@@ -376,7 +376,7 @@ def test_s18_each_instance_has_a_session_of_its_own() -> None:
 
 
 def test_a_large_transaction_comes_in_pieces() -> None:
-    """Its rows are given before its last row is read; only its end is a flush point."""
+    """Rows are given before the last one is read; only the end is a flush point."""
     case = Case(row_count=7)
     transaction = case.writer.begin()
     for number in range(500):
@@ -632,7 +632,7 @@ def test_clean_up_before_a_read_is_loss() -> None:
 
 
 def test_clean_up_after_a_read_is_no_loss() -> None:
-    """What the log has may go."""
+    """The log does not need what it has."""
     case = Case()
     wanted = [case.insert(1)]
     case.log.follow()
@@ -662,7 +662,7 @@ def test_clean_up_during_a_read_is_loss() -> None:
 
 
 def test_an_instance_that_is_created_again_during_a_read_is_loss() -> None:
-    """It is found before the batch becomes durable."""
+    """The check after the read finds it, before the batch becomes durable."""
     case = Case()
     case.log.follow()
     case.insert(1)
@@ -678,7 +678,7 @@ def test_an_instance_that_is_created_again_during_a_read_is_loss() -> None:
 
 
 def test_a_table_that_is_altered_during_a_read_is_read_again() -> None:
-    """Its rows may have been read in two shapes."""
+    """Rows may have been read in two shapes."""
     case = Case()
     case.log.follow()
     wanted = case.insert(1)
@@ -698,7 +698,7 @@ def test_a_table_that_is_altered_during_a_read_is_read_again() -> None:
 
 
 def test_an_instance_of_a_younger_table_is_no_loss() -> None:
-    """It begins after the log's position, and has all changes since it was enabled."""
+    """The instance begins after the log's position, and has all changes since it was enabled."""
     case = Case()
     case.insert(1)
     case.log.follow()
@@ -748,7 +748,7 @@ def test_a_transaction_without_a_time_is_read_again() -> None:
 
 
 def test_a_change_table_that_is_dropped_during_a_read_is_looked_up() -> None:
-    """Error 208 is no reason to stop: the next look tells what became of the table."""
+    """Error 208 stops nothing: the next look tells what became of the table."""
     case = Case()
     case.log.follow()
     case.insert(1)
@@ -817,7 +817,7 @@ def test_s6_a_silent_source_is_caught_up_after_a_scan() -> None:
 
 
 def test_s6_the_scan_is_looked_at_before_the_newest_commit() -> None:
-    """What that scan captured must be in the log before the source counts as idle."""
+    """The log must have what that scan captured before the source counts as idle."""
     case = Case()
     stream = case.log.open()
     case.log.follow()

@@ -23,7 +23,7 @@ STATEMENT_TIMEOUT_S = 3600.0
 def identity(config: Config) -> SourceIdentity:
     """Ask the source for its identity: the database. Raises CdcDisabled.
 
-    Its server is no part of it, because another replica of an availability group may take over.
+    The server is left out, because another replica of an availability group may take over.
     """
     with connect(config.source.url) as session:
         return identity_of(config, read_database(session).name)

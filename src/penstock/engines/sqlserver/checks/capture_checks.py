@@ -56,7 +56,7 @@ def database_enabled(probe: SQLServerProbe) -> Iterator[Finding]:
 @SOURCE_CHECKS.check("MS002", "capture of the tables", change_only=True)
 def tables_enabled(probe: SQLServerProbe) -> Iterator[Finding]:
     """Check that each table has a capture instance; the command enables it."""
-    captured = {one.source_id for one in probe.captured()}
+    captured = {one.source_id for one in probe.list_captured()}
     for table in probe.tables:
         if table.source_id not in captured:
             yield probe.make_finding(
@@ -161,7 +161,7 @@ def retention(probe: SQLServerProbe) -> Iterator[Finding]:
 @SOURCE_CHECKS.check("MS007", "gating role", change_only=True)
 def readable(probe: SQLServerProbe) -> Iterator[Finding]:
     """Check that each capture instance can be read: min_lsn is 0x0 for one that cannot be."""
-    for one in probe.captured():
+    for one in probe.list_captured():
         if not one.least:
             table = quote(*one.table) if one.table is not None else one.name
             yield probe.make_finding(
@@ -251,7 +251,7 @@ def columns_captured(probe: SQLServerProbe) -> Iterator[Finding]:
         return
     columns = columns_of(probe.rows(statements.COLUMNS))
     for table in probe.tables:
-        instances = [one for one in probe.captured() if one.source_id == table.source_id]
+        instances = [one for one in probe.list_captured() if one.source_id == table.source_id]
         if not instances:
             continue  # MS002 reports it
         newest = max(instances, key=lambda one: (one.start, one.created))

@@ -116,7 +116,7 @@ class SQLServerProbe:
         found: list[Instance] = self.memo["instances"]
         return found
 
-    def captured(self) -> list[Instance]:
+    def list_captured(self) -> list[Instance]:
         """Return the instances of the captured tables."""
         wanted = {one.source_id for one in self.tables}
         return [one for one in self.instances if one.source_id in wanted]
@@ -160,6 +160,8 @@ CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
     {
         "MS09": "while change tables are read",
+        "MS42": "of verify alone: MS008 looks at snapshots",
+        "MS43": "of rewriting rows that differ",
     }
 )
 """Reasons why no check finds the other errors before, by their codes."""

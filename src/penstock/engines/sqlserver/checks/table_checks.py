@@ -147,7 +147,7 @@ def rights(probe: SQLServerProbe) -> Iterator[Finding]:
                 "its rows and its changes cannot be read",
                 f"GRANT SELECT ON {name} TO {user};",
             )
-    for one in probe.captured():
+    for one in probe.list_captured():
         name = statements.change_table(one.name)
         if not _may(probe, f"SELECT TOP (0) * FROM {name}"):
             yield probe.make_finding(
@@ -239,6 +239,6 @@ def beginning(probe: SQLServerProbe) -> Iterator[Finding]:
     if text is None or config.pipeline.mode is Mode.DATA_CHANGE or has_begun(probe.pipeline):
         return
     try:
-        given_place(probe.connection, text, probe.captured())
+        given_place(probe.connection, text, probe.list_captured())
     except (ChangesLost, PositionAhead) as error:
         yield _finding_of(probe, "MS041", error, "the change log cannot begin there")

@@ -1,4 +1,4 @@
-"""Whether the capture job has read the log to its end, as far as the server tells.
+"""Find out whether the capture job has read the log to its end, as far as the server tells.
 
 Change tables lag behind the log: a silent source may still have committed changes that are not
 captured yet. The newest finished scan of the log is looked at first, and the newest captured commit

@@ -149,7 +149,7 @@ def make_chunk(
     starts, sequences = fixed_bytes(batch.column(0)), fixed_bytes(batch.column(2))
     mask = _mask(batch.column(4))
     _check_pairs(operations, starts, sequences, _numbers(batch.column(1)), layout.relation)
-    is_replaced = _replaced(operations, starts, sequences, is_keyed=bool(layout.relation.key))
+    is_replaced = _find_replaced(operations, starts, sequences, is_keyed=bool(layout.relation.key))
     is_last = (operations != BEFORE) & ~is_replaced
     rows = np.flatnonzero(is_last)
     was_replaced = np.zeros(len(operations), np.bool_)
@@ -164,7 +164,7 @@ def make_chunk(
         operations=operations[rows],
     )
     images = _Images(layout, made.arrays, mask, operations, rows, is_update[rows])
-    is_moved = images.moved()
+    is_moved = images.find_moved()
     return Chunk(
         layout=layout,
         keys=keys,
@@ -248,7 +248,7 @@ class _Images:
         texts = [row.tobytes() if row.any() else None for row in found]
         return pa.array(texts, pa.binary())
 
-    def moved(self) -> Bools:
+    def find_moved(self) -> Bools:
         """Return which changes are updates that changed a column by which rows are found."""
         is_moved = np.zeros(len(self._rows), np.bool_)
         identifying = self._relation.identifying
@@ -348,7 +348,7 @@ def _check_pairs(
         )
 
 
-def _replaced(operations: Ints, starts: Bytes, sequences: Bytes, *, is_keyed: bool) -> Bools:
+def _find_replaced(operations: Ints, starts: Bytes, sequences: Bytes, *, is_keyed: bool) -> Bools:
     """Return which rows are deletes that the next row, an insert, continues as an update.
 
     Both have one commit LSN and one seqval, whatever their commands are (reference, S1). In a

@@ -226,7 +226,7 @@ class Book:
     def check(
         self, now: Collection[Instance], last: int, *, exists: Callable[[int], bool]
     ) -> list[int]:
-        """Take in new instances, judge loss, and return the object ids of dropped tables.
+        """Add new instances, judge loss, and return the object ids of dropped tables.
 
         Args:
             now: All instances as they are now.
@@ -290,7 +290,7 @@ class Book:
         return next((at for at, one in self.tables.items() if one.table == table), None)
 
     def _learn(self, now: Collection[Instance], last: int) -> None:
-        """Take in new instances.
+        """Add new instances.
 
         An instance that is created while a table is captured begins after the log's end, because
         both LSNs grow. It never stands in for an older one that is gone.

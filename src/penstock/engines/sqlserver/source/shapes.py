@@ -80,7 +80,7 @@ class Shapes:
             definition, tuple(one for one, _ in made), table=table, is_whole=self.is_whole
         )
         return Layout(
-            relation=self._versioned(source_id, relation, since),
+            relation=self._number_version(source_id, relation, since),
             columns=tuple(one for _, one in made),
             ordinals=tuple(one.ordinal for one in columns),
         )
@@ -98,7 +98,7 @@ class Shapes:
                     for place, one in enumerate(relation.columns)
                 ),
             )
-        relation = self._versioned(source_id, relation, relation.since)
+        relation = self._number_version(source_id, relation, relation.since)
         return replace(layout, relation=relation, columns=tuple(columns))
 
     def _definition(self, source_id: int) -> TableDefinition | None:
@@ -106,7 +106,7 @@ class Shapes:
             self._known = {one.source_id: one for one in self.definitions()}
         return self._known.get(source_id)
 
-    def _versioned(self, source_id: int, relation: Relation, since: int) -> Relation:
+    def _number_version(self, source_id: int, relation: Relation, since: int) -> Relation:
         last = self.relations.get(source_id)
         if last is not None and last.same_shape(relation):
             return last

@@ -215,12 +215,12 @@ class _Writing:
             rows=found.rows,
             relations=found.relations,
             markers=(marker,),
-            transactions=_joined(found, told),
+            transactions=_join_transactions(found, told),
             end=point(self._gsn, self._trx, self._time_us),
         )
 
 
-def _joined(found: Run, told: list[tuple[int, int, int, int]]) -> pa.RecordBatch | None:
+def _join_transactions(found: Run, told: list[tuple[int, int, int, int]]) -> pa.RecordBatch | None:
     """Return the transactions of a run and some more."""
     more = transactions_batch(told)
     if found.transactions is None:
