@@ -509,6 +509,22 @@ def test_a_switch_that_is_not_durable_is_made_again() -> None:
     assert case.log.transactions() == wanted
 
 
+def test_an_older_instance_that_went_before_the_log_was_durable_is_loss() -> None:
+    """The log lost what it had read of that instance, and the server has it no more."""
+    case = Case()
+    case.log.follow()
+    case.insert(1)
+    case.server.capture(case.table, start=case.writer.next_lsn(), instance="dbo_t_2")
+    case.insert(2)
+    case.log.follow(flush=False)
+    case.server.instances.remove(case.instance)
+    case.insert(3)
+    case.log.follow(flush=False)
+    case.log.reconnect()
+    with pytest.raises(InstanceRecreated):
+        case.log.follow()
+
+
 def test_s8_statements_of_former_instances_are_left_out() -> None:
     """Rows of ddl_history may outlive their instance."""
     assert "JOIN cdc.change_tables" in statements.DDL_HISTORY

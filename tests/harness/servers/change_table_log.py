@@ -86,8 +86,11 @@ class ChangeLog:
         self.stream, self.pending = None, []
         self._sequence = start_of(self.end)
 
-    def follow(self, *, runs: int | None = None) -> None:
-        """Read until nothing more comes, or so many runs. Every run is checked as by the log."""
+    def follow(self, *, runs: int | None = None, flush: bool = True) -> None:
+        """Read until nothing more comes, or so many runs. Every run is checked as by the log.
+
+        flush: flush points become durable; if not, `reconnect` loses them.
+        """
         stream = self.open()
         while runs is None or runs > 0:
             run = stream.next_run(0)
@@ -96,7 +99,7 @@ class ChangeLog:
             self._sequence = advance(self._sequence, run)
             self.pending.append(run)
             runs = None if runs is None else runs - 1
-            if run.end is not None:
+            if run.end is not None and flush:
                 self.runs += self.pending
                 self.pending, self.end = [], run.end
                 stream.acknowledge(run.end.position)
