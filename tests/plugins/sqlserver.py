@@ -1,7 +1,7 @@
 """A simulated SQL Server for the tests: a process that speaks TDS over a PostgreSQL 15 server.
 
 That server has ICU collations, which SQL Server's comparisons need. `sim_sqlserver` describes the
-simulator.
+simulator. PENSTOCK_TEST_SQLSERVER_RECORD names a file to which the texts are added that clients send.
 """
 
 from __future__ import annotations
@@ -126,6 +126,8 @@ class SimServer:
         if self._process.poll() is None:
             self._process.stdin.close()
             self._process.wait(START_TIMEOUT_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 @contextmanager
@@ -151,7 +153,9 @@ def shared_server(servers: SharedServers) -> SimServer:
     postgres = servers.get(
         ("first", POSTGRES_VERSION), lambda: EmbeddedPostgres(major=POSTGRES_VERSION)
     )
-    server: SimServer = servers.get("sqlserver", lambda: running(postgres.url()))
+    record = os.environ.get("PENSTOCK_TEST_SQLSERVER_RECORD", "")
+    options = ("--record", record) if record else ()
+    server: SimServer = servers.get("sqlserver", lambda: running(postgres.url(), *options))
     return server
 
 

@@ -87,13 +87,14 @@ def create_table(
     for column in columns:
         if column.name.lower() in folded and column.is_nullable is None:
             column.is_nullable = False
-    parts = [_column_sql(database, column) for column in columns if not column.computed]
     kind = "temporary table" if is_temporary else "table"
+    computed = _computed_types(database, columns)
+    parts = [computed.get(c.name) or _column_sql(database, c) for c in columns]
     database.rows(f"create {kind} {table} ({', '.join(parts)})")
     number = _register(database, table)
     for column in columns:
         if column.computed:
-            _add_computed(database, table, number, column)
+            _note_computed(database, number, column)
         else:
             _after_column(database, table, number, column)
     has_clustered = any(k.is_clustered for k in constraints) or any(i.is_clustered for i in indexes)
@@ -190,17 +191,38 @@ def _note_default(database: Database, number: int, place: int, name: str, text: 
     )
 
 
-def _add_computed(database: Database, table: str, number: int, column: ColumnDef) -> None:
+def _computed_types(database: Database, columns: list[ColumnDef]) -> dict[str, str]:
+    """Return the definitions of computed columns; their types come from a table without them."""
+    computed = [column for column in columns if column.computed]
+    if not computed:
+        return {}
+    others = [_column_sql(database, c, with_default=False) for c in columns if not c.computed]
+    database.rows(f"create temporary table sim$shape ({', '.join(others)})")
+    number = int(database.rows("select 'pg_temp.sim$shape'::regclass::oid::int")[0][0])
+    found = {}
+    for column in computed:
+        found[column.name] = _computed_sql(database, "pg_temp.sim$shape", number, column)
+    database.rows("drop table pg_temp.sim$shape")
+    return found
+
+
+def _computed_sql(database: Database, table: str, number: int, column: ColumnDef) -> str:
     expression = database.expression(column.computed, table=number)
     found = database.rows(
         f"select pg_typeof(x.v)::text from (select 1) as one left join lateral "
         f"(select ({expression}) as v from {table} limit 1) as x on true"
     )
     postgres = _computed_type(str(found[0][0]))
-    database.rows(
-        f"alter table {table} add column {quoted(column.name)} {postgres} "
-        f"generated always as ({expression}) stored"
-    )
+    return f"{quoted(column.name)} {postgres} generated always as ({expression}) stored"
+
+
+def _add_computed(database: Database, table: str, number: int, column: ColumnDef) -> None:
+    text = _computed_sql(database, table, number, column)
+    database.rows(f"alter table {table} add column {text}")
+    _note_computed(database, number, column)
+
+
+def _note_computed(database: Database, number: int, column: ColumnDef) -> None:
     place = _number_of(database, number, column.name)
     database.rows(
         f"insert into sim.computed values ({number}, {place}, {literal(f'({column.computed})')}, "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from sim_sqlserver.metadata import Column
 from sim_sqlserver.names import NameBook, literal, quoted
 from sim_sqlserver.results import ColumnTypes, Rows, read_columns
 from sim_sqlserver.rewrite import Rewritten, rewrite
+from sim_sqlserver.texts import KnownTexts
 
 if TYPE_CHECKING:
     from sim_sqlserver.session import Session
@@ -353,40 +353,6 @@ class ServerState:
         if closer is None:
             raise SqlError(6106, f"Process ID {spid} is not an active process ID.")
         closer()
-
-
-class KnownTexts:
-    """Texts that clients may send, and those that they sent."""
-
-    def __init__(self, strict: Path | None, record: Path | None) -> None:
-        self._known = read_texts(strict) if strict is not None else None
-        self._record = record
-        self._lock = threading.Lock()
-        self._seen: set[str] = set()
-
-    def check(self, text: str) -> None:
-        """Record a text; raises SqlError 50001 if the server is strict and does not know it."""
-        shape = shape_of(text)
-        if self._record is not None:
-            digest = hashlib.sha256(shape.encode()).hexdigest()
-            with self._lock:
-                if digest not in self._seen:
-                    self._seen.add(digest)
-                    with self._record.open("a", encoding="utf-8") as file:
-                        file.write(shape.strip() + "\n;;\n")
-        if self._known is not None and shape not in self._known:
-            raise SqlError(50_001, f"unknown text: {text[:500]}")
-
-
-def shape_of(text: str) -> str:
-    """Return a statement's text with one blank for each gap."""
-    return " ".join(text.split())
-
-
-def read_texts(path: Path) -> frozenset[str]:
-    """Return the texts of a file, which ;; on a line of its own separates."""
-    parts = path.read_text(encoding="utf-8").split("\n;;\n")
-    return frozenset(shape_of(part) for part in parts if part.strip())
 
 
 def rows_of(connection: psycopg.Connection[Any], statement: str) -> list[tuple[Any, ...]]:

@@ -370,12 +370,14 @@ def _table_function(node: exp.Table, names: Names) -> exp.Expression:
         raise SqlError(208, f"Invalid object name 'cdc.{name}'.")
     hidden = ("__$end_lsn", "__$command_id")
     low, high, kind = (part.sql("postgres", normalize_functions=False) for part in node.this.expressions)
+    low, high = f"({low})::bytea", f"({high})::bytea"
     columns = ", ".join(quoted(column) for column in listed if column not in hidden)
     alias = quoted(node.alias) if node.alias else quoted(name)
     shown = literal(table.removesuffix("_CT"))
     text = (
         f"(SELECT {columns} FROM cdc.{quoted(table)} WHERE (SELECT sim.check_range({shown}, "
-        f"{low}, {high})) AND \"__$start_lsn\" >= {low} AND \"__$start_lsn\" <= {high} "
+        f"{low}, {high})) AND \"__$start_lsn\" >= coalesce({low}, '') "
+        f"AND \"__$start_lsn\" <= coalesce({high}, '') "
         f"AND ({kind} = 'all update old' OR \"__$operation\" <> 3)) AS {alias}"
     )
     return exp.Table(this=exp.Var(this=text), joins=node.args.get("joins"))

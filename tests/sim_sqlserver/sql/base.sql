@@ -111,11 +111,11 @@ create function sim.digits(fraction text, scale int) returns numeric language sq
 create function sim.store_datetime2(value text, scale int default 7) returns text language plpgsql immutable strict as $$
 declare parts text[]; base timestamp; fraction numeric;
 begin
-    if value ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7}$' and scale = 7 then return value; end if;
-    if value ~ 'Z[+-]' then
+    if value collate "C" ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7}$' and scale = 7 then return value; end if;
+    if value collate "C" ~ 'Z[+-]' then
         return sim.store_datetime2(sim.local_of(value), scale);
     end if;
-    parts := regexp_match(trim(value), '^(.*?\d\d:\d\d:\d\d)(?:\.(\d+))?\s*(Z|[+-]\d\d:\d\d)?$');
+    parts := regexp_match(trim(value) collate "C", '^(.*?\d\d:\d\d:\d\d)(?:\.(\d+))?\s*(Z|[+-]\d\d:\d\d)?$');
     if parts is null then
         base := value::timestamp;
         return to_char(base, 'YYYY-MM-DD"T"HH24:MI:SS.US') || '0';
@@ -126,20 +126,20 @@ begin
     return to_char(base, 'YYYY-MM-DD"T"HH24:MI:SS') || '.' || lpad((fraction * 10000000)::bigint::text, 7, '0');
 end $$;
 create function sim.store_time(value text, scale int default 7) returns text language sql immutable strict as $$
-    select substring(sim.store_datetime2(case when value ~ '^\s*\d\d?:' then '1900-01-01 ' || trim(value) else value end, scale) from 12) $$;
+    select substring(sim.store_datetime2(case when value collate "C" ~ '^\s*\d\d?:' then '1900-01-01 ' || trim(value) else value end, scale) from 12) $$;
 create function sim.minutes_of(shown text) returns int language sql immutable strict as $$
     select case left(shown, 1) when '-' then -1 else 1 end
         * (substring(shown from 2 for 2)::int * 60 + substring(shown from 5 for 2)::int) $$;
 create function sim.store_dto(value text, scale int default 7) returns text language plpgsql immutable strict as $$
 declare parts text[]; moved text; shown text;
 begin
-    if value ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7}Z[+-]\d\d:\d\d$' then
+    if value collate "C" ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7}Z[+-]\d\d:\d\d$' then
         if scale = 7 then return value; end if;
         return sim.store_datetime2(left(value, 27), scale) || right(value, 7);
     end if;
-    parts := regexp_match(trim(value), '^(.*?)\s*(Z|[+-]\d\d:\d\d)$');
-    shown := case when parts is null or parts[2] = 'Z' or parts[1] !~ ':' then '+00:00' else parts[2] end;
-    if parts is not null and parts[1] !~ ':' then parts := null; end if;
+    parts := regexp_match(trim(value) collate "C", '^(.*?)\s*(Z|[+-]\d\d:\d\d)$');
+    shown := case when parts is null or parts[2] = 'Z' or parts[1] collate "C" !~ ':' then '+00:00' else parts[2] end;
+    if parts is not null and parts[1] collate "C" !~ ':' then parts := null; end if;
     moved := sim.store_datetime2(coalesce(parts[1], value), scale);
     return to_char(left(moved, 19)::timestamp - make_interval(mins => sim.minutes_of(shown)),
         'YYYY-MM-DD"T"HH24:MI:SS') || substring(moved from 20) || 'Z' || shown;

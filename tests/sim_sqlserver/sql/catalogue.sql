@@ -7,6 +7,7 @@ create domain sim."nvarchar(max)" as bpchar collate sim."default";
 create domain sim."nvarchar(1000)" as bpchar collate sim."default" check (sim.utf16_length(value) <= 1000);
 create domain sim."nvarchar(4000)" as bpchar collate sim."default" check (sim.utf16_length(value) <= 4000);
 create domain sim."char(2)" as bpchar collate sim."default" check (char_length(value) <= 2);
+create domain sim."binary(8)" as bytea check (octet_length(value) <= 8);
 create domain sim."binary(10)" as bytea check (octet_length(value) <= 10);
 create domain sim."varbinary(10)" as bytea check (octet_length(value) <= 10);
 create domain sim."varbinary(128)" as bytea check (octet_length(value) <= 128);

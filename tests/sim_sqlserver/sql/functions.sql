@@ -14,7 +14,7 @@ create function simfn.ms_sysdatetimeoffset() returns bpchar language sql volatil
 create function simfn.ms_newid() returns sim.uniqueidentifier language sql volatile as 'select gen_random_uuid()::sim.uniqueidentifier';
 create function simfn.ms_current_timezone() returns text language sql as $$ select 'UTC'::text $$;
 create function sim.stamp(value text) returns timestamp language sql immutable strict as $$
-    select case when value ~ 'Z[+-]' then left(sim.local_of(value), 26)::timestamp else value::timestamp end $$;
+    select case when value collate "C" ~ 'Z[+-]' then left(sim.local_of(value), 26)::timestamp else value::timestamp end $$;
 create function simfn.ms_dateadd(part text, amount numeric, value timestamp) returns timestamp language sql immutable strict as $$
     select case
         when lower(part) in ('year', 'yy', 'yyyy') then value + make_interval(years => amount::int)
@@ -125,12 +125,12 @@ begin
             close := i + strpos(substr(pattern, i + 1) collate "C", ']' collate "C");
             out := out || '[' || replace(substr(pattern, i + 1, close - i - 1) collate "C", '\', '\\') || ']';
             i := close;
-        elsif c ~ '[A-Za-z0-9]' then out := out || c;
+        elsif c collate "C" ~ '[A-Za-z0-9]' then out := out || c;
         elsif ascii(c) > 127 then out := out || c;
         else out := out || '\' || c; end if;
         i := i + 1;
     end loop;
-    return rtrim(value, ' ') collate "C" ~* (out || '\s*$') or value collate "C" ~* (out || '$');
+    return rtrim(value, ' ') collate "C" ~* (out || '\s*$') collate "C" or value collate "C" ~* (out || '$') collate "C";
 end $$;
 create function simfn.ms_hashbytes(kind text, value bytea) returns bytea language sql immutable strict as $$
     select case upper(kind) when 'MD5' then decode(md5(value), 'hex') when 'SHA2_512' then sha512(value)
@@ -158,9 +158,9 @@ create function sim.swap2(code int) returns bytea language sql immutable strict
 
 -- Conversions; the length of the result is applied by the caller.
 create function sim.to_text(value text, style int default 0) returns text language sql immutable as $$
-    select case when value ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7}(Z[+-]\d\d:\d\d)?$' then sim.show_time(value, style) else value end $$;
+    select case when value collate "C" ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7}(Z[+-]\d\d:\d\d)?$' then sim.show_time(value, style) else value end $$;
 create function sim.show_time(value text, style int) returns text language sql immutable as $$
-    select case when value ~ 'Z' then
+    select case when value collate "C" ~ 'Z' then
         case style when 127 then left(value, 27) || 'Z'
             when 126 then sim.local_of(value) || right(value, 6)
             else replace(sim.local_of(value) collate "C", 'T', ' ') || ' ' || right(value, 6) end
@@ -200,7 +200,7 @@ create function sim.to_number(value numeric) returns numeric language sql immuta
 create function sim.to_number(value int8) returns numeric language sql immutable as 'select $1::numeric';
 create function sim.to_number(value float8) returns numeric language sql immutable as 'select trunc($1::numeric)';
 create function sim.to_number(value text) returns numeric language sql immutable as $$
-    select case when trim($1) ~ '^[+-]?\d*$' then coalesce(nullif(trim($1), ''), '0')::numeric
+    select case when trim($1) collate "C" ~ '^[+-]?\d*$' then coalesce(nullif(trim($1), ''), '0')::numeric
         when sim.fail(245, 'Conversion failed when converting the varchar value ''' || $1 || ''' to data type int.') then 0 end $$;
 create function sim.to_number(value bytea) returns numeric language sql immutable as $$
     select ('x' || lpad(encode($1, 'hex'), 16, '0'))::bit(64)::bigint::numeric $$;
@@ -233,7 +233,7 @@ create function simfn.ms_object_id(name text, kind text default null) returns in
     select o.object_id from sys.all_objects o join sys.schemas s on s.schema_id = o.schema_id,
         (select sim.name_parts($1)) as p(parts)
     where lower(o.name::text) = lower(parts[cardinality(parts)])
-      and (($1 like '#%' and s.name::text like 'pg_temp%') or lower(s.name::text) =
+      and ((left($1, 1) = '#' and left(s.name::text, 7) = 'pg_temp') or lower(s.name::text) =
            case when cardinality(parts) > 1 then lower(coalesce(nullif(parts[cardinality(parts) - 1], ''), 'dbo')) else 'dbo' end)
       and ($2 is null or trim(o.type::text) = upper(trim($2))) limit 1 $$;
 create function simfn.ms_object_name(id int, db int default null) returns text language sql stable as 'select o.name::text from sys.all_objects o where object_id = $1';
@@ -302,7 +302,7 @@ create function simfn.ms_checksum(variadic text[]) returns int language sql immu
 create function sim.int_xor(int, int) returns int language sql immutable as 'select $1 # coalesce($2, 0)';
 create aggregate simfn.ms_checksum_agg(int) (sfunc = sim.int_xor, stype = int, initcond = '0');
 create function simfn.ms_isjson(value text) returns int language plpgsql immutable strict as $$ begin perform value::json; return 1; exception when others then return 0; end $$;
-create function simfn.ms_isnumeric(value text) returns int language sql immutable as $$ select coalesce(($1 ~ '^\s*[+-]?\d+(\.\d*)?\s*$')::int, 0) $$;
+create function simfn.ms_isnumeric(value text) returns int language sql immutable as $$ select coalesce(($1 collate "C" ~ '^\s*[+-]?\d+(\.\d*)?\s*$')::int, 0) $$;
 create function simfn.ms_format(value numeric, form text) returns text language sql immutable as $$ select $1::text $$;
 create function simfn.ms_cursor_status(a text, b text) returns int language sql as 'select -3';
 create function simfn.ms_scope_identity() returns numeric language sql stable as $$ select nullif(current_setting('sim.identity', true), '')::numeric $$;
