@@ -1,7 +1,7 @@
 """A simulated SQL Server for the tests: a process that speaks TDS over a PostgreSQL 15 server.
 
 That server has ICU collations, which SQL Server's comparisons need. `sim_sqlserver` describes the
-simulator. PENSTOCK_TEST_SQLSERVER_RECORD names a file to which the texts are added that clients send.
+simulator. It adds the texts of its clients to the file that PENSTOCK_TEST_SQLSERVER_RECORD names.
 """
 
 from __future__ import annotations
@@ -95,9 +95,7 @@ class SimServer:
         """Drop a database, ending all sessions that still use it."""
         self.execute(f"DROP DATABASE IF EXISTS [{name}]", "master")
 
-    def execute(
-        self, statement: str, database: str, *parameters: Any
-    ) -> list[tuple[Any, ...]]:
+    def execute(self, statement: str, database: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Run T-SQL in autocommit as sa; return the rows of its first result."""
         import mssql_python
 
@@ -143,9 +141,11 @@ def running(postgres_url: str, *options: str) -> Iterator[SimServer]:
 @contextmanager
 def running_alone(*options: str) -> Iterator[SimServer]:
     """Run a simulator over a PostgreSQL server of its own, for a with block."""
-    with EmbeddedPostgres(major=POSTGRES_VERSION) as postgres:
-        with running(postgres.url(), *options) as server:
-            yield server
+    with (
+        EmbeddedPostgres(major=POSTGRES_VERSION) as postgres,
+        running(postgres.url(), *options) as server,
+    ):
+        yield server
 
 
 def shared_server(servers: SharedServers) -> SimServer:

@@ -9,7 +9,7 @@ import datetime
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -17,14 +17,19 @@ from typing import Any
 
 import mssql_python
 import pyarrow as pa
-import pytds
+import pytds  # type: ignore[import-untyped]
 import pytest
-from pytds import tds_types
+from pytds import tds_types  # type: ignore[import-untyped]
 
 from plugins.shared import SharedServers
 from plugins.sqlserver import PASSWORD, SimServer, running
 
-Client = Callable[..., Any]
+
+def moment(*parts: int) -> datetime.datetime:
+    """Return a time without a zone."""
+    return datetime.datetime(*parts)  # type: ignore[arg-type,misc]  # noqa: DTZ001
+
+
 TYPES = """CREATE TABLE dbo.every (
     id bigint NOT NULL PRIMARY KEY, c_bit bit, c_tiny tinyint, c_small smallint, c_int int,
     c_dec decimal(38,10), c_money money, c_smoney smallmoney, c_float float, c_real real,
@@ -42,8 +47,8 @@ EXPECTED = (
     1, True, 255, -32768, 2147483647, Decimal("-1234567890123456789012345678.0123456789"),
     Decimal("922337203685477.5807"), Decimal("-214748.3648"), 1.7976931348623157e308, 1.5,
     datetime.date(1, 1, 1), datetime.time(23, 59, 59, 999999),
-    datetime.datetime(2026, 3, 4, 5, 6, 7, 3000), datetime.datetime(2026, 3, 4, 5, 6),
-    datetime.datetime(9999, 12, 31, 23, 59, 59, 123456),
+    moment(2026, 3, 4, 5, 6, 7, 3000), moment(2026, 3, 4, 5, 6),
+    moment(9999, 12, 31, 23, 59, 59, 123456),
     datetime.datetime(
         2026, 3, 4, 5, 6, 7, 123456, datetime.timezone(datetime.timedelta(minutes=-330))
     ),
@@ -98,14 +103,18 @@ def run(connection: Any, statement: str, *parameters: Any) -> list[tuple[Any, ..
     return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
 
 
+def run_all(connection: Any, statement: str, *parameters: Any) -> None:
+    """Run a batch to its end; an error of a later statement comes with its result."""
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(statement, parameters) if parameters else cursor.execute(statement)
+        while cursor.nextset():
+            pass
+
+
 def refused(connection: Any, statement: str, *parameters: Any) -> str:
     """Run a batch that must fail; return the message."""
     with pytest.raises((mssql_python.Error, pytds.Error)) as caught:
-        cursor = connection.cursor()
-        cursor.execute(statement, parameters) if parameters else cursor.execute(statement)
-        while cursor.nextset():  # an error of a later statement comes with its result
-            pass
-    cursor.close()
+        run_all(connection, statement, *parameters)
     return str(caught.value)
 
 
@@ -119,7 +128,9 @@ def test_every_type_arrives(client: Any) -> None:
     run(client, "INSERT INTO dbo.every (id) VALUES (2)")
     found = run(client, "SELECT * FROM dbo.every ORDER BY id")
     shown = [
-        v.replace(tzinfo=None) - v.utcoffset() if isinstance(v, datetime.datetime) and v.tzinfo else v
+        v.replace(tzinfo=None) - v.utcoffset()
+        if isinstance(v, datetime.datetime) and v.tzinfo
+        else v
         for v in found[0]
     ]
     wanted = [
@@ -152,7 +163,9 @@ def test_null_parameters_arrive(connection: Any) -> None:
     run(connection, TYPES)
     names = "c_int, c_dec, c_dt2, c_nvc, c_vmax, c_dto, c_guid"
     cursor = connection.cursor()
-    cursor.execute(f"INSERT INTO dbo.every (id, {names}) VALUES (1, ?, ?, ?, ?, ?, ?, ?)", [None] * 7)
+    cursor.execute(
+        f"INSERT INTO dbo.every (id, {names}) VALUES (1, ?, ?, ?, ?, ?, ?, ?)", [None] * 7
+    )
     assert run(connection, f"SELECT {names} FROM dbo.every") == [(None,) * 7]
 
 
@@ -193,7 +206,10 @@ def test_results_say_their_types(connection: Any) -> None:
 
 def test_texts_of_a_code_page_lose_other_characters(connection: Any) -> None:
     """A varchar has the characters of code page 1252; with a UTF-8 collation it has all."""
-    run(connection, "CREATE TABLE dbo.t (a varchar(9), b varchar(9) COLLATE Latin1_General_100_BIN2_UTF8)")
+    run(
+        connection,
+        "CREATE TABLE dbo.t (a varchar(9), b varchar(9) COLLATE Latin1_General_100_BIN2_UTF8)",
+    )
     run(connection, "INSERT INTO dbo.t VALUES (N'ä漢€', N'ä漢€')")
     assert run(connection, "SELECT * FROM dbo.t") == [("ä?€", "ä漢€")]
 
@@ -266,7 +282,10 @@ def test_errors_have_their_numbers(
 ) -> None:
     """An error has SQL Server's number."""
     with closing(python_tds(sqlserver, sqlserver_database)) as connection:
-        run(connection, "CREATE TABLE dbo.t (a int NOT NULL PRIMARY KEY, b varchar(5) CHECK (b <> ''))")
+        run(
+            connection,
+            "CREATE TABLE dbo.t (a int NOT NULL PRIMARY KEY, b varchar(5) CHECK (b <> ''))",
+        )
         run(connection, "INSERT INTO dbo.t VALUES (1, 'a')")
         with pytest.raises(pytds.Error) as caught:
             run(connection, statement)
@@ -326,7 +345,9 @@ def test_a_transaction_of_the_driver(sqlserver: SimServer, sqlserver_database: s
 def test_snapshots_must_be_allowed(connection: Any) -> None:
     """A snapshot is refused until the database allows it; then it does not move."""
     run(connection, "CREATE TABLE dbo.t (a int NOT NULL)")
-    read = "SET TRANSACTION ISOLATION LEVEL SNAPSHOT; BEGIN TRAN; SELECT COUNT(*) FROM dbo.t; COMMIT"
+    read = (
+        "SET TRANSACTION ISOLATION LEVEL SNAPSHOT; BEGIN TRAN; SELECT COUNT(*) FROM dbo.t; COMMIT"
+    )
     assert "snapshot isolation is not allowed" in refused(connection, read)
     run(connection, "IF @@TRANCOUNT > 0 ROLLBACK; SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
     run(connection, "ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON")
@@ -386,7 +407,7 @@ def test_bulk_load_of_arrow(connection: Any) -> None:
             "id": pa.array(range(rows), pa.int32()),
             "t": ["zeile\tä\n\\" if n % 2 else None for n in range(rows)],
             "d": pa.array([Decimal("12.34")] * rows, pa.decimal128(12, 2)),
-            "w": pa.array([datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)] * rows, pa.timestamp("us")),
+            "w": pa.array([moment(2026, 1, 2, 3, 4, 5, 678901)] * rows, pa.timestamp("us")),
             "x": [b"\0\\x" * (n % 3) for n in range(rows)],
             "f": [0.1] * rows,
             "y": [True] * rows,
@@ -394,9 +415,9 @@ def test_bulk_load_of_arrow(connection: Any) -> None:
     )
     connection.cursor().bulkcopy_arrow("dbo.b", table)
     assert run(connection, "SELECT * FROM dbo.b WHERE id IN (1, 2) ORDER BY id") == [
-        (1, "zeile\tä\n\\", Decimal("12.34"), datetime.datetime(2026, 1, 2, 3, 4, 5, 678901),
+        (1, "zeile\tä\n\\", Decimal("12.34"), moment(2026, 1, 2, 3, 4, 5, 678901),
          b"\0\\x", 0.1, True),
-        (2, None, Decimal("12.34"), datetime.datetime(2026, 1, 2, 3, 4, 5, 678901),
+        (2, None, Decimal("12.34"), moment(2026, 1, 2, 3, 4, 5, 678901),
          b"\0\\x\0\\x", 0.1, True),
     ]  # fmt: skip
     assert run(connection, "SELECT COUNT(*) FROM dbo.b") == [(rows,)]
@@ -465,7 +486,9 @@ def test_identity_values_are_the_servers(connection: Any) -> None:
     """A value for an identity column needs IDENTITY_INSERT, and moves the next one."""
     run(connection, "CREATE TABLE dbo.t (id int IDENTITY(1,1) NOT NULL, v int)")
     run(connection, "INSERT INTO dbo.t VALUES (10)")
-    assert "IDENTITY_INSERT is set to OFF" in refused(connection, "INSERT INTO dbo.t (id, v) VALUES (5, 11)")
+    assert "IDENTITY_INSERT is set to OFF" in refused(
+        connection, "INSERT INTO dbo.t (id, v) VALUES (5, 11)"
+    )
     run(connection, "SET IDENTITY_INSERT dbo.t ON; INSERT INTO dbo.t (id, v) VALUES (5, 11); "
                     "SET IDENTITY_INSERT dbo.t OFF; INSERT INTO dbo.t (v) VALUES (12)")  # fmt: skip
     assert run(connection, "SELECT * FROM dbo.t ORDER BY v") == [(1, 10), (5, 11), (6, 12)]
@@ -479,7 +502,9 @@ def test_constraints_can_rest(connection: Any) -> None:
     run(connection, "ALTER TABLE dbo.c NOCHECK CONSTRAINT ALL")
     run(connection, "INSERT INTO dbo.c VALUES (1)")
     refused(connection, "ALTER TABLE dbo.c WITH CHECK CHECK CONSTRAINT ALL")
-    run(connection, "INSERT INTO dbo.p VALUES (1); ALTER TABLE dbo.c WITH CHECK CHECK CONSTRAINT fk")
+    run(
+        connection, "INSERT INTO dbo.p VALUES (1); ALTER TABLE dbo.c WITH CHECK CHECK CONSTRAINT fk"
+    )
     assert run(connection, "SELECT is_disabled, is_not_trusted FROM sys.foreign_keys") == [(0, 0)]
 
 
@@ -494,7 +519,10 @@ def test_one_statement_may_shift_keys(connection: Any) -> None:
 def test_triggers_run_unless_disabled(connection: Any) -> None:
     """An AFTER trigger sees the inserted rows."""
     run(connection, "CREATE TABLE dbo.t (a int NOT NULL); CREATE TABLE dbo.log (a int)")
-    run(connection, "CREATE TRIGGER tr ON dbo.t AFTER INSERT AS INSERT INTO dbo.log SELECT a FROM inserted")
+    run(
+        connection,
+        "CREATE TRIGGER tr ON dbo.t AFTER INSERT AS INSERT INTO dbo.log SELECT a FROM inserted",
+    )
     run(connection, "INSERT INTO dbo.t VALUES (1), (2)")
     run(connection, "DISABLE TRIGGER tr ON dbo.t; INSERT INTO dbo.t VALUES (3)")
     run(connection, "ENABLE TRIGGER ALL ON dbo.t; INSERT INTO dbo.t VALUES (4)")

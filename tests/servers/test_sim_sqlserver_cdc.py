@@ -56,7 +56,8 @@ SCRIPTS: dict[str, tuple[list[str], list[str]]] = {
         ["UPDATE orders SET id = 300 WHERE id = 3"],
     ),
     "multi_row_key_shift": (
-        [f"INSERT INTO orders VALUES (10, N'K', 1, 'NEW', {PLACED}), (11, N'L', 1, 'NEW', {PLACED})"],
+        [f"INSERT INTO orders VALUES (10, N'K', 1, 'NEW', {PLACED}), "
+         f"(11, N'L', 1, 'NEW', {PLACED})"],
         ["UPDATE orders SET id = id + 1"],
     ),
     "large_values": (
@@ -66,7 +67,8 @@ SCRIPTS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "no_key_table": (
         [],
-        ["BEGIN TRAN; INSERT INTO nokey VALUES (1, 'x'); INSERT INTO nokey VALUES (1, 'x'); COMMIT"],
+        ["BEGIN TRAN; INSERT INTO nokey VALUES (1, 'x'); "
+         "INSERT INTO nokey VALUES (1, 'x'); COMMIT"],
     ),
     "truncate_blocked": (
         ["INSERT INTO order_items VALUES (50, 1, 'S1', 1), (50, 2, 'S2', 2), (50, 3, 'S3', 3), "
@@ -149,7 +151,7 @@ def plain(value: Any) -> Any:
     """Return a tagged value of the samples as the driver returns it."""
     if not isinstance(value, dict):
         return value
-    (tag, text), = value.items()
+    ((tag, text),) = value.items()
     if tag == "$hex":
         return bytes.fromhex(text)
     if tag == "$num":
@@ -174,16 +176,19 @@ def ranked(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     ]
 
 
-VALUE_NAMES = {
-    part.split()[0] for columns in TABLES.values() for part in columns.split(", ")
-} - {"PRIMARY"}
+VALUE_NAMES = {part.split()[0] for columns in TABLES.values() for part in columns.split(", ")} - {
+    "PRIMARY"
+}
 
 
 @pytest.mark.parametrize("case", sorted(SCRIPTS))
 def test_recorded_rows(database: Database, case: str) -> None:
     """The rows of a recorded case come in the same order, with the same masks and values."""
     before, script = SCRIPTS[case]
-    recorded = [{key: plain(value) for key, value in row.items() if key != "expect"} for row in samples()[case]]
+    recorded = [
+        {key: plain(value) for key, value in row.items() if key != "expect"}
+        for row in samples()[case]
+    ]
     instances = {row["capture_instance"] for row in recorded}
     for instance in sorted(instances):
         database.table(instance.removeprefix("dbo_"))
@@ -300,7 +305,9 @@ def test_capture_is_behind(database: Database) -> None:
         time.sleep(0.1)
     database.run("EXEC sim.set_lag 0")
     database.run("EXEC sim.stop_agent")
-    status = "SELECT status FROM sys.dm_server_services WHERE servicename LIKE N'SQL Server Agent (%'"
+    status = (
+        "SELECT status FROM sys.dm_server_services WHERE servicename LIKE N'SQL Server Agent (%'"
+    )
     assert database.run(status) == [(1,)]
     database.run("INSERT INTO customers VALUES (2, N'b')")
     time.sleep(0.5)
@@ -378,9 +385,7 @@ def test_ddl_on_captured_columns(database: Database) -> None:
     database.scan()
     (row,) = database.rows("dbo_orders")
     assert (row["customer"], row["state"]) == ("x" * 90, None)
-    history = database.run(
-        "SELECT required_column_update FROM cdc.ddl_history ORDER BY ddl_lsn"
-    )
+    history = database.run("SELECT required_column_update FROM cdc.ddl_history ORDER BY ddl_lsn")
     assert history == [(True,), (False,)]
     with pytest.raises(mssql_python.Error, match="Cannot alter column 'total'"):
         database.run("EXEC sp_rename N'dbo.orders.total', N'sum', N'COLUMN'")

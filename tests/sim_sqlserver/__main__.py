@@ -15,7 +15,6 @@ from pathlib import Path
 from sim_sqlserver.connection import Connection
 from sim_sqlserver.state import ServerState
 
-
 RECURSION_MAX = 50_000  # an expression of thousands of terms is a tree as deep
 STACK_BYTES = 1 << 28
 
@@ -54,7 +53,8 @@ def main() -> None:
 
     threading.Thread(target=serve, daemon=True).start()
     ready = {"port": listener.getsockname()[1], "certificate": certificate and str(certificate)}
-    print(json.dumps(ready), flush=True)
+    sys.stdout.write(json.dumps(ready) + "\n")
+    sys.stdout.flush()
     if arguments.stay:
         threading.Event().wait()
     sys.stdin.read()

@@ -149,6 +149,4 @@ class Backend:
 
 def is_rows(result: Any) -> bool:
     """Return whether a result of libpq has columns."""
-    return result.status in _ROWS or (
-        _HAS_CHUNKS and result.status == pq.ExecStatus.TUPLES_CHUNK
-    )
+    return result.status in _ROWS or (_HAS_CHUNKS and result.status == pq.ExecStatus.TUPLES_CHUNK)

@@ -47,7 +47,7 @@ class BulkLoad:
                 if not reader.take(","):
                     break
             reader.need(")")
-        words = frozenset()
+        words: frozenset[str] = frozenset()
         if reader.take("WITH"):
             start = reader.at
             reader.parenthesised()
@@ -84,9 +84,7 @@ def load(session: Session, body: bytes) -> int:
     with session.statement(writes=True, needs_block=True):
         _without_checks(session, bulk, number)
         rows = session.backend.copy_in(statement, encoded(cursor, readers, kept))
-        session.backend.run(
-            "set local session_replication_role = origin; set local sim.bulk = '0'"
-        )
+        session.backend.run("set local session_replication_role = origin; set local sim.bulk = '0'")
         session.rows(f"select sim.check_keys({number})")
         if keeps and identity:
             session.rows(f"select sim.bump_identity({number})")
@@ -185,4 +183,3 @@ def _field(value: Value) -> str:
     if isinstance(value, float):
         return repr(value)
     return format(value, "f") if not isinstance(value, int) else str(value)
-

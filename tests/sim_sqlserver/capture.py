@@ -20,7 +20,7 @@ from sim_sqlserver.sqltypes import parse_type
 POLL_S = 0.05
 EMPTY_SCAN_S = 0.25
 SESSIONS_KEPT = 200
-_EPOCH = datetime.datetime(2000, 1, 1)
+_EPOCH = datetime.datetime.fromisoformat("2000-01-01")  # naive, in UTC
 
 
 def slot_name(database: int) -> str:
@@ -36,9 +36,7 @@ def make_slot(dsn: str, name: str) -> None:
             "select 1 from pg_replication_slots where slot_name = %s", (slot,)
         ).fetchone()
         if found is None:
-            connection.execute(
-                "select pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,)
-            )
+            connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
 
 
 def drop_slot(dsn: str, name: str) -> None:
@@ -212,7 +210,8 @@ class Capture:
         self._scanned_at = time.monotonic()
         now = "clock_timestamp() at time zone 'utc'"
         changed = self._rows(
-            f"update sim.scan_sessions set end_time = {now}, empty_scan_count = empty_scan_count + 1 "
+            f"update sim.scan_sessions set end_time = {now}, "
+            "empty_scan_count = empty_scan_count + 1 "
             "where session_id = (select max(session_id) from sim.scan_sessions) and tran_count = 0 "
             "returning 1"
         )
@@ -249,10 +248,11 @@ class Capture:
         latency = max(int((datetime.datetime.now(datetime.UTC).replace(tzinfo=None) - commit)
                           .total_seconds()), 0)  # fmt: skip
         self._rows(
-            "insert into sim.scan_sessions (start_time, end_time, duration, scan_phase, tran_count, "
-            "command_count, latency, last_commit_lsn, last_commit_time, last_commit_cdc_lsn, "
-            f"last_commit_cdc_time) values ({literal(start.isoformat())}, clock_timestamp() at time "
-            f"zone 'utc', 0, 'Done', {count}, {commands}, {latency}, {literal(lsn)}, "
+            "insert into sim.scan_sessions (start_time, end_time, duration, scan_phase, "
+            "tran_count, command_count, latency, last_commit_lsn, last_commit_time, "
+            "last_commit_cdc_lsn, "
+            f"last_commit_cdc_time) values ({literal(start.isoformat())}, clock_timestamp() at "
+            f"time zone 'utc', 0, 'Done', {count}, {commands}, {latency}, {literal(lsn)}, "
             f"{literal(commit.isoformat())}, {literal(lsn)}, {literal(commit.isoformat())})"
         )
         self._rows(
@@ -286,9 +286,11 @@ class Capture:
             "array_agg(ty.typname::text order by c.column_ordinal), "
             "array_agg(d.column_ordinal is not null order by c.column_ordinal) "
             "from cdc.change_tables t join cdc.captured_columns c on c.object_id = t.object_id "
-            "join pg_attribute a on a.attrelid = t.object_id::oid and a.attname = c.column_name::text collate \"C\" "
+            "join pg_attribute a on a.attrelid = t.object_id::oid "
+            'and a.attname = c.column_name::text collate "C" '
             "join pg_type ty on ty.oid = a.atttypid "
-            "left join sim.cdc_dropped d on d.object_id = c.object_id and d.column_ordinal = c.column_ordinal "
+            "left join sim.cdc_dropped d on d.object_id = c.object_id "
+            "and d.column_ordinal = c.column_ordinal "
             "group by t.object_id"
         )
         instances: dict[int, list[Instance]] = defaultdict(list)
@@ -320,7 +322,7 @@ class Capture:
         return dict(found)
 
     def _copy(self, instance: Instance, lsn: bytes, rows: list[CapturedRow]) -> None:
-        table = f'cdc.{quoted(instance.name + "_CT")}'
+        table = f"cdc.{quoted(instance.name + '_CT')}"
         has_command = bool(
             self._rows(
                 f"select 1 from pg_attribute where attrelid = {instance.number}::oid "
@@ -343,9 +345,9 @@ class Capture:
             if has_command:
                 fields.append(str(row.command).encode())
             lines.append(b"\t".join(fields))
-        with self._open().cursor() as cursor:
-            with cursor.copy(f"copy {table} ({listed}) from stdin".encode()) as copy:
-                copy.write(b"\n".join(lines) + b"\n")
+        statement = f"copy {table} ({listed}) from stdin".encode()
+        with self._open().cursor() as cursor, cursor.copy(statement) as copy:
+            copy.write(b"\n".join(lines) + b"\n")
 
     def _map(self, transaction: Transaction, lsn: bytes) -> None:
         end = _EPOCH + datetime.timedelta(microseconds=transaction.time_us)
@@ -357,7 +359,8 @@ class Capture:
         self._mapped_at = time.monotonic()
         self._rows(
             f"insert into cdc.lsn_time_mapping values ('\\x{lsn.hex()}', "
-            f"sim.store_datetime({literal(begun)}), sim.store_datetime({literal(end.isoformat())}), "
+            f"sim.store_datetime({literal(begun)}), "
+            f"sim.store_datetime({literal(end.isoformat())}), "
             f"'\\x{transaction.xid.to_bytes(6, 'big').hex()}', '\\x{first}') on conflict do nothing"
         )
 
@@ -382,12 +385,13 @@ class Capture:
                     is_update |= self._follow_type(instance, name, live[number][1])
             self._rows(
                 f"insert into cdc.ddl_history values ({told['table']}, {instance.number}, "
-                f"{int(is_update)}, {literal(told['command'])}, '\\x{lsn_bytes(note.place).hex()}', "
+                f"{int(is_update)}, {literal(told['command'])}, "
+                f"'\\x{lsn_bytes(note.place).hex()}', "
                 f"sim.store_datetime({literal(told['time'])}))"
             )
 
     def _follow_type(self, instance: Instance, name: str, wanted: str) -> bool:
-        table = f'cdc.{quoted(instance.name + "_CT")}'
+        table = f"cdc.{quoted(instance.name + '_CT')}"
         now = self._rows(
             f"select sim.type_spelling(atttypid, atttypmod) from pg_attribute "
             f"where attrelid = {instance.number}::oid and attname = {literal(name)}"

@@ -34,21 +34,25 @@ _SYSTEM = {
 }  # fmt: skip
 
 
+def _literal_type(node: exp.Expression) -> SqlType | None:
+    text = str(node.this)
+    if isinstance(node, exp.National):
+        return SqlType("nvarchar", length=max(len(text), 1))
+    if isinstance(node, exp.HexString):
+        return SqlType("varbinary", length=max((len(text) + 1) // 2, 1))
+    if node.is_string:
+        return SqlType("varchar", length=max(len(text), 1))
+    return INT if text.isdigit() and int(text) < 2**31 else None
+
+
 def static_type(node: exp.Expression | None) -> SqlType | None:
     """Return the type of an expression where its text tells it."""
     if node is None:
         return None
     if isinstance(node, exp.Alias | exp.Paren):
         return static_type(node.this)
-    if isinstance(node, exp.National):
-        return SqlType("nvarchar", length=max(len(str(node.this)), 1))
-    if isinstance(node, exp.Literal) and node.is_string:
-        return SqlType("varchar", length=max(len(str(node.this)), 1))
-    if isinstance(node, exp.Literal):
-        text = str(node.this)
-        return INT if text.isdigit() and int(text) < 2**31 else None
-    if isinstance(node, exp.HexString):
-        return SqlType("varbinary", length=max((len(str(node.this)) + 1) // 2, 1))
+    if isinstance(node, exp.National | exp.Literal | exp.HexString):
+        return _literal_type(node)
     if isinstance(node, exp.Anonymous):
         name = str(node.this).lower()
         if name in ("ms_cast", "ms_try_cast"):
@@ -192,6 +196,11 @@ def _cast_scalar(value: exp.Expression, wanted: SqlType) -> exp.Expression:
         return _plain(value, "float8" if name == "float" else "float4")
     if name == "uniqueidentifier":
         return _function("sim.to_guid", value)
+    return _cast_time(value, wanted)
+
+
+def _cast_time(value: exp.Expression, wanted: SqlType) -> exp.Expression:
+    name = wanted.name
     if name == "date":
         return _plain(_function("sim.to_stamp", value), "date")
     if name == "datetime":

@@ -43,9 +43,13 @@ def enable_db(session: Session, arguments: Arguments) -> None:
         raise SqlError(22902, "Caller is not authorized to initiate the requested action.")
     if session.database.has_cdc:
         return
-    found = session.rows("select is_accelerated_database_recovery_on from sys.databases where database_id = 5")
+    found = session.rows(
+        "select is_accelerated_database_recovery_on from sys.databases where database_id = 5"
+    )
     if found[0][0]:
-        raise SqlError(22117, "Change data capture cannot be enabled with accelerated database recovery.")
+        raise SqlError(
+            22117, "Change data capture cannot be enabled with accelerated database recovery."
+        )
     session.database.enable_cdc()
 
 
@@ -72,18 +76,30 @@ def enable_table(session: Session, arguments: Arguments) -> None:
     except SqlError as error:
         said = f"Source table '{schema}.{table}' does not exist in the current database."
         raise SqlError(22931, said) from error
-    if len(arguments.listed) < 4 and "role_name" not in arguments.named and len(arguments.listed) < 3:
+    if (
+        len(arguments.listed) < 4
+        and "role_name" not in arguments.named
+        and len(arguments.listed) < 3
+    ):
         said = "Procedure or function 'sp_cdc_enable_table' expects parameter '@role_name', which "
         raise SqlError(201, said + "was not supplied.", state=4)
-    instance = arguments.get(2, "capture_instance") if "capture_instance" in arguments.named else None
+    instance = (
+        arguments.get(2, "capture_instance") if "capture_instance" in arguments.named else None
+    )
     name = str(instance or f"{schema}_{table}")
     _check_instance(session, number, name, schema, table)
     net = arguments.named.get("supports_net_changes")
-    has_key = bool(session.rows(f"select 1 from pg_index where indrelid = {number} and indisprimary"))
+    has_key = bool(
+        session.rows(f"select 1 from pg_index where indrelid = {number} and indisprimary")
+    )
     index = arguments.named.get("index_name")
     if net and not (has_key or index):
-        said = "The parameter @supports_net_changes is set to 1, but the source table does not have "
-        raise SqlError(22939, said + "a primary key defined and no alternate unique index has been specified.")
+        said = (
+            "The parameter @supports_net_changes is set to 1, but the source table does not have "
+        )
+        raise SqlError(
+            22939, said + "a primary key defined and no alternate unique index has been specified."
+        )
     columns = arguments.named.get("captured_column_list")
     listed = "null"
     if columns:
@@ -92,7 +108,8 @@ def enable_table(session: Session, arguments: Arguments) -> None:
     with session.statement(writes=False, needs_block=True):
         session.rows(
             f"select sim.enable_table({number}, {literal(name)}, "
-            f"{_text(arguments.named.get('role_name'))}, {int(has_key if net is None else bool(net))}, "
+            f"{_text(arguments.named.get('role_name'))}, "
+            f"{int(has_key if net is None else bool(net))}, "
             f"{_text(index)}, {listed})"
         )
         session.has_ddl = True
@@ -136,7 +153,11 @@ def disable_table(session: Session, arguments: Arguments) -> None:
     schema, table = str(arguments.get(0, "source_schema")), str(arguments.get(1, "source_name"))
     number = ddl.table_id(session, (schema, table))
     instance = str(arguments.get(2, "capture_instance"))
-    condition = "" if instance == "all" else f" and lower(capture_instance::text) = lower({literal(instance)})"
+    condition = (
+        ""
+        if instance == "all"
+        else f" and lower(capture_instance::text) = lower({literal(instance)})"
+    )
     found = session.rows(
         f"select object_id from cdc.change_tables where source_object_id = {number}{condition}"
     )
@@ -186,7 +207,11 @@ def change_job(session: Session, arguments: Arguments) -> None:
 def add_job(session: Session, arguments: Arguments) -> None:
     """Create a job again, after a fail-over."""
     job = str(arguments.get(0, "job_type"))
-    row = "'capture', 500, 10, 1, 5, 0, 0" if job == "capture" else "'cleanup', 0, 0, 0, 0, 4320, 5000"
+    row = (
+        "'capture', 500, 10, 1, 5, 0, 0"
+        if job == "capture"
+        else "'cleanup', 0, 0, 0, 0, 4320, 5000"
+    )
     session.rows(f"insert into sim.cdc_jobs values ({row}) on conflict do nothing")
     if job == "capture":
         session.database.set("capture", "1")
@@ -248,7 +273,8 @@ def help_instances(session: Session, arguments: Arguments) -> None:
         columns,
         "select s.name, o.name, t.capture_instance, t.object_id, t.source_object_id, t.start_lsn, "
         "t.end_lsn, t.supports_net_changes, t.has_drop_pending, t.role_name, t.index_name, "
-        "t.filegroup_name, t.create_date, (select string_agg(simfn.ms_quotename(i.column_name::text), ', ' "
+        "t.filegroup_name, t.create_date, "
+        "(select string_agg(simfn.ms_quotename(i.column_name::text), ', ' "
         "order by index_ordinal) from cdc.index_columns i where i.object_id = t.object_id), "
         "(select string_agg(simfn.ms_quotename(c.column_name::text), ', ' order by column_ordinal) "
         "from cdc.captured_columns c where c.object_id = t.object_id) from cdc.change_tables t "
@@ -270,10 +296,12 @@ def ddl_history(session: Session, arguments: Arguments) -> None:
     ]  # fmt: skip
     session.send_rows(
         columns,
-        "select s.name, o.name, t.capture_instance, h.required_column_update, h.ddl_command, h.ddl_lsn, "
+        "select s.name, o.name, t.capture_instance, h.required_column_update, h.ddl_command, "
+        "h.ddl_lsn, "
         "h.ddl_time from cdc.ddl_history h join cdc.change_tables t on t.object_id = h.object_id "
         "join sys.tables o on o.object_id = t.source_object_id join sys.schemas s on "
-        f"s.schema_id = o.schema_id where t.capture_instance::text = {literal(instance)} order by h.ddl_lsn",
+        f"s.schema_id = o.schema_id where t.capture_instance::text = {literal(instance)} "
+        "order by h.ddl_lsn",
     )
 
 
@@ -368,7 +396,7 @@ def fail_next(session: Session, arguments: Arguments) -> None:
 def hide_command_id(session: Session, arguments: Arguments) -> None:
     """Drop __$command_id from a change table, as on builds before its introduction."""
     with session.database.paused_capture():
-        name = literal(f"cdc.\"{arguments.listed[0]}_CT\"")
+        name = literal(f'cdc."{arguments.listed[0]}_CT"')
         session.rows(f"select sim.hide_command_id({name}::regclass)")
     session.database.names_changed()
 

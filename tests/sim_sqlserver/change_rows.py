@@ -89,6 +89,7 @@ def rows_of(
     """Yield the rows that a transaction writes.
 
     Args:
+        transaction: Committed changes.
         instances: Capture instances by the id of their table.
         keys: Columns of the primary key by table.
     """

@@ -7,6 +7,7 @@ import ssl
 import struct
 import threading
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sim_sqlserver import bulk, replies, rpc, wire
@@ -57,10 +58,8 @@ class Connection(threading.Thread):
         if session is not None:
             self._server.sessions.pop(session.spid, None)
             self._server.closers.pop(session.spid, None)
-            try:
+            with suppress(ConnectionDropped, SqlError):
                 session.close()
-            except (ConnectionDropped, SqlError):
-                pass
         self._stream.close()
 
     def _answer(self, kind: int, status: int, body: bytes) -> None:
@@ -82,9 +81,7 @@ class Connection(threading.Thread):
     def _prelogin(self, body: bytes) -> None:
         wanted = _prelogin_option(body, 1)
         asked = wanted[0] if wanted else _ENCRYPT_OFF
-        if self._tls is None:
-            answer = _NOT_SUPPORTED
-        elif asked == _NOT_SUPPORTED:
+        if self._tls is None or asked == _NOT_SUPPORTED:
             answer = _NOT_SUPPORTED
         else:
             answer = _ENCRYPT_OFF if asked == _ENCRYPT_OFF else _ENCRYPT_ON
@@ -114,7 +111,9 @@ class Connection(threading.Thread):
             data = replies.message(error) + replies.done(replies.ERROR)
             self._stream.send_message(data)
             raise wire.Disconnected from error
-        answer = replies.login_ack(login.database or "master", self._stream.packet_size, b"\x74\0\0\x04")
+        answer = replies.login_ack(
+            login.database or "master", self._stream.packet_size, b"\x74\0\0\x04"
+        )
         self._stream.send_message(answer)
 
     def _open(self, login: _Login) -> None:
@@ -134,10 +133,8 @@ class Connection(threading.Thread):
         self._server.closers[session.spid] = self._drop
 
     def _drop(self) -> None:
-        try:
+        with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -263,5 +260,3 @@ class _Login:
     def _text(self, place: int) -> str:
         offset, length = struct.unpack_from("<HH", self._body, 36 + 4 * place)
         return self._body[offset : offset + 2 * length].decode("utf-16-le")
-
-

@@ -76,7 +76,11 @@ def create_table(
         raise SqlError(1702, said)
     schema = name[0] or "dbo"
     is_temporary = name[1].startswith("#")
-    table = quoted(name[1]) if is_temporary else f"{quoted(database.spelling(schema))}.{quoted(name[1])}"
+    table = (
+        quoted(name[1])
+        if is_temporary
+        else f"{quoted(database.spelling(schema))}.{quoted(name[1])}"
+    )
     if not is_temporary and not database.rows(
         f"select 1 from pg_namespace where nspname = {literal(database.spelling(schema))}"
     ):
@@ -173,7 +177,9 @@ def _after_column(database: Database, table: str, number: int, column: ColumnDef
             f"insert into sim.collations values ({number}, {place}, {literal(column.collation)})"
         )
     if column.default is not None:
-        name = column.default[0] or _system_name("DF", table.rpartition('."')[2].strip('"'), column.name)
+        name = column.default[0] or _system_name(
+            "DF", table.rpartition('."')[2].strip('"'), column.name
+        )
         _note_default(database, number, place, name, column.default[1])
     if column.is_sparse:
         database.rows(
@@ -272,9 +278,7 @@ def alter_column(database: Database, name: Name, column: ColumnDef) -> None:
     spelled = column_spelling(database, number, column.name)
     assert column.type is not None
     wanted = database.need_type(column.type)
-    database.rows(
-        f"select sim.drop_normaliser({number})"
-    )
+    database.rows(f"select sim.drop_normaliser({number})")
     using = _conversion(database, number, place, spelled, column.type)
     default = database.rows(
         f"select pg_get_expr(adbin, adrelid) from pg_attrdef where adrelid = {number} "
@@ -305,9 +309,7 @@ def alter_column(database: Database, name: Name, column: ColumnDef) -> None:
     _touch(database, number)
 
 
-def _conversion(
-    database: Database, number: int, place: int, spelled: str, wanted: SqlType
-) -> str:
+def _conversion(database: Database, number: int, place: int, spelled: str, wanted: SqlType) -> str:
     """Return the expression of the column's values in its new type."""
     found = database.rows(
         f"select sim.type_name(atttypid), format_type(atttypid, atttypmod) from pg_attribute "
@@ -325,7 +327,9 @@ def _conversion(
     return f"({converted})::{postgres_type(wanted)}"
 
 
-def drop_columns(database: Database, name: Name, columns: Iterable[str], *, if_exists: bool) -> None:
+def drop_columns(
+    database: Database, name: Name, columns: Iterable[str], *, if_exists: bool
+) -> None:
     """Drop columns; raises SqlError 5074 if a constraint depends on one."""
     number, table = table_id(database, name), qualified(database, name)
     for column in columns:
@@ -337,7 +341,8 @@ def drop_columns(database: Database, name: Name, columns: Iterable[str], *, if_e
             raise
         found = database.rows(
             f"select name from sim.defaults where table_id = {number} and column_number = {place} "
-            f"union all select conname from pg_constraint where conrelid = {number} and {place} = any (conkey) "
+            f"union all select conname from pg_constraint where conrelid = {number} "
+            f"and {place} = any (conkey) "
             "and contype in ('p', 'u', 'f', 'c')"
         )
         if found:
@@ -408,9 +413,7 @@ def _add_check(
     name = constraint.name or _system_name("CK", shown)
     condition = database.expression(constraint.expression, table=number, is_condition=True)
     valid = "" if is_checked else " not valid"
-    database.rows(
-        f"alter table {table} add constraint {quoted(name)} check ({condition}){valid}"
-    )
+    database.rows(f"alter table {table} add constraint {quoted(name)} check ({condition}){valid}")
     place = _number_of(database, number, constraint.column) if constraint.column else 0
     database.rows(
         f"insert into sim.checks values ({number}, {literal(name)}, "
@@ -456,7 +459,9 @@ def _add_key(
     names = [column_spelling(database, number, column) for column, _ in constraint.columns]
     is_clustered = bool(constraint.is_clustered)
     if is_primary and constraint.is_clustered is None:
-        found = database.rows(f"select 1 from pg_index where indrelid = {number} and indisclustered")
+        found = database.rows(
+            f"select 1 from pg_index where indrelid = {number} and indisclustered"
+        )
         is_clustered = not found
     check_key_types(database, number, names, name)
     kind = "primary key" if is_primary else "unique nulls not distinct"
@@ -602,7 +607,8 @@ def normalise(database: Database, number: int) -> None:
     """Give a table the trigger that stores values as SQL Server does."""
     found = database.rows(
         "select a.attname, t.typname, coalesce(c.collation_name, '') from pg_attribute a "
-        "join pg_type t on t.oid = a.atttypid left join sim.collations c on c.table_id = a.attrelid "
+        "join pg_type t on t.oid = a.atttypid "
+        "left join sim.collations c on c.table_id = a.attrelid "
         f"and c.column_number = a.attnum where a.attrelid = {number} and a.attnum > 0 "
         "and not a.attisdropped and a.attgenerated = '' and t.typtype = 'd' order by a.attnum"
     )
@@ -617,7 +623,4 @@ def normalise(database: Database, number: int) -> None:
     database.rows(
         f"create or replace function {function} returns trigger language plpgsql as {literal(text)}"
     )
-    database.rows(
-        f"select sim.add_normaliser({number})"
-    )
-
+    database.rows(f"select sim.add_normaliser({number})")

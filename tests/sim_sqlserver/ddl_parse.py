@@ -168,7 +168,7 @@ class Reader:
     def type(self) -> SqlType:
         """Read a type; raises SqlError 2715."""
         start = self.at
-        schema, name = self.name()
+        _, name = self.name()
         words = name
         while self.word() in ("VARYING", "PRECISION", "CHARACTER", "CHAR", "TEXT"):
             words += f" {self.identifier()}"
@@ -248,8 +248,24 @@ def _read_property(reader: Reader, column: ColumnDef, name: str) -> bool:
 
 
 _ENDS = frozenset(
-    """CONSTRAINT NOT NULL PRIMARY UNIQUE CHECK REFERENCES IDENTITY WITH FOR DEFAULT COLLATE
-    PERSISTED FOREIGN SPARSE ROWGUIDCOL""".split()
+    [
+        "CONSTRAINT",
+        "NOT",
+        "NULL",
+        "PRIMARY",
+        "UNIQUE",
+        "CHECK",
+        "REFERENCES",
+        "IDENTITY",
+        "WITH",
+        "FOR",
+        "DEFAULT",
+        "COLLATE",
+        "PERSISTED",
+        "FOREIGN",
+        "SPARSE",
+        "ROWGUIDCOL",
+    ]
 )
 
 
@@ -351,9 +367,7 @@ def _read_inline_index(reader: Reader) -> IndexDef:
     is_columnstore = reader.take("COLUMNSTORE")
     columns = reader.columns() if reader.mark() == "(" else []
     reader.skip_options()
-    return IndexDef(
-        name, ("", ""), columns, is_unique, is_clustered, is_columnstore=is_columnstore
-    )
+    return IndexDef(name, ("", ""), columns, is_unique, is_clustered, is_columnstore=is_columnstore)
 
 
 def read_index(reader: Reader) -> IndexDef:

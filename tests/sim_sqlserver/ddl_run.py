@@ -126,7 +126,8 @@ def _alter(session: Session, reader: Reader, statement: Statement) -> None:
         reader.need("TRANSFER")
         name = reader.name()
         session.rows(
-            f"alter table {ddl.qualified(session, name)} set schema {quoted(session.spelling(target))}"
+            f"alter table {ddl.qualified(session, name)} "
+            f"set schema {quoted(session.spelling(target))}"
         )
     elif reader.word() not in ("INDEX", "AUTHORIZATION", "LOGIN", "USER"):
         raise SqlError(102, f"The simulator does not know ALTER {reader.word()}.", severity=15)
@@ -232,7 +233,8 @@ def _constraint_names(session: Session, name: Name, reader: Reader) -> list[str]
     number = ddl.table_id(session, name)
     if reader.take("ALL"):
         found = session.rows(
-            f"select conname from pg_constraint where conrelid = {number} and contype in ('f', 'c') "
+            f"select conname from pg_constraint where conrelid = {number} "
+            "and contype in ('f', 'c') "
             f"union select name from sim.disabled where table_id = {number}"
         )
         return [str(row[0]) for row in found]
@@ -246,8 +248,10 @@ def disable_constraint(session: Session, name: Name, constraint: str) -> None:
     """Stop checking a foreign key or check: it is dropped, and its definition kept."""
     number, table = ddl.table_id(session, name), ddl.qualified(session, name)
     found = session.rows(
-        "select conname, contype::text, pg_get_constraintdef(oid), json_build_object('id', oid::int, "
-        "'confrelid', confrelid::int, 'conkey', conkey, 'confkey', confkey, 'deletes', confdeltype, "
+        "select conname, contype::text, pg_get_constraintdef(oid), "
+        "json_build_object('id', oid::int, "
+        "'confrelid', confrelid::int, 'conkey', conkey, 'confkey', confkey, "
+        "'deletes', confdeltype, "
         f"'updates', confupdtype)::text from pg_constraint where conrelid = {number} "
         f"and lower(conname) = lower({literal(constraint)})"
     )
@@ -268,9 +272,7 @@ def disable_constraint(session: Session, name: Name, constraint: str) -> None:
     session.rows(f"alter table {table} drop constraint {quoted(conname)}")
 
 
-def enable_constraint(
-    session: Session, name: Name, constraint: str, *, is_checked: bool
-) -> None:
+def enable_constraint(session: Session, name: Name, constraint: str, *, is_checked: bool) -> None:
     """Check a constraint again; without WITH CHECK it stays not trusted."""
     number, table = ddl.table_id(session, name), ddl.qualified(session, name)
     found = session.rows(
@@ -348,7 +350,8 @@ def _drop_index(session: Session, name: Any, *, if_exists: bool) -> None:
     number = ddl.table_id(session, table)
     found = session.rows(
         f"select c.oid::regclass::text from pg_index i join pg_class c on c.oid = i.indexrelid "
-        f"where i.indrelid = {number} and lower(sim.index_name(c.relname)) = lower({literal(index)})"
+        f"where i.indrelid = {number} "
+        f"and lower(sim.index_name(c.relname)) = lower({literal(index)})"
     )
     if not found:
         if if_exists:
@@ -379,7 +382,11 @@ def select_into(session: Session, done: Rewritten, sql: str) -> None:
     assert done.into is not None
     schema, name = done.into
     is_temporary = name.startswith("#")
-    full = quoted(name) if is_temporary else f"{quoted(session.spelling(schema or 'dbo'))}.{quoted(name)}"
+    full = (
+        quoted(name)
+        if is_temporary
+        else f"{quoted(session.spelling(schema or 'dbo'))}.{quoted(name)}"
+    )
     kind = "temporary table" if is_temporary else "table"
     with session.statement(writes=True, needs_block=True):
         session.rows(f"create {kind} {full} as {sql}")
@@ -450,8 +457,8 @@ def _drop_database(session: Session, name: str, *, if_exists: bool) -> None:
     except SqlError as error:
         if if_exists:
             return
-        raise SqlError(3701, f"Cannot drop the database '{name}', because it does not exist.") from error
+        raise SqlError(
+            3701, f"Cannot drop the database '{name}', because it does not exist."
+        ) from error
     state.drop()
     session.server.forget_database(name)
-
-

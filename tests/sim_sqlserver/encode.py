@@ -95,9 +95,9 @@ def numeric_units(value: bytes, scale: int) -> int:
         number = number * 10_000 + digit
     power = 4 * (weight - digits + 1) + scale
     if power >= 0:
-        number *= 10**power
+        number *= int(10**power)
     else:
-        divisor = 10**-power
+        divisor = int(10**-power)
         number = (number + divisor // 2) // divisor
     return -number if sign == 0x4000 else number
 
@@ -179,7 +179,7 @@ def _split(value: bytes, oid: int) -> tuple[int, int]:
 
 
 def _scaled(ticks: int, scale: int) -> bytes:
-    units = ticks // 10 ** (7 - scale)
+    units = ticks // int(10 ** (7 - scale))
     return units.to_bytes(3 if scale <= 2 else 4 if scale <= 4 else 5, "little")
 
 
@@ -240,32 +240,41 @@ def _transcoder(sql_type: SqlType) -> Callable[[bytes], bytes]:
     if name in ("varchar", "char", "text"):
         if is_utf8(sql_type.collation):
             return lambda value: value
-        return lambda value: value if value.isascii() else value.decode().encode("cp1252", "replace")
+        return lambda value: (
+            value if value.isascii() else value.decode().encode("cp1252", "replace")
+        )
     return lambda value: value
+
+
+def _large(convert: Callable[[bytes], bytes]) -> Encoder:
+    def encode(value: bytes | None) -> bytes:
+        if value is None:
+            return _NULL1
+        data = convert(value)
+        return _TEXT_POINTER + struct.pack("<I", len(data)) + data
+
+    return encode
+
+
+def _variant(convert: Callable[[bytes], bytes]) -> Encoder:
+    def encode(value: bytes | None) -> bytes:
+        if value is None:
+            return b"\0\0\0\0"
+        data = convert(value)
+        properties = bytes.fromhex("0904d00034") + struct.pack("<H", len(data))
+        return struct.pack("<I", len(data) + 9) + b"\xe7\x07" + properties + data
+
+    return encode
 
 
 def _strings(sql_type: SqlType) -> Encoder:
     convert = _transcoder(sql_type)
     name = sql_type.name
     if name in ("text", "ntext", "image"):
-
-        def large(value: bytes | None) -> bytes:
-            if value is None:
-                return _NULL1
-            data = convert(value)
-            return _TEXT_POINTER + struct.pack("<I", len(data)) + data
-
-        return large
+        return _large(convert)
     if name == "sql_variant":
+        return _variant(convert)
 
-        def variant(value: bytes | None) -> bytes:
-            if value is None:
-                return b"\0\0\0\0"
-            data = convert(value)
-            properties = bytes.fromhex("0904d00034") + struct.pack("<H", len(data))
-            return struct.pack("<I", len(data) + 9) + b"\xe7\x07" + properties + data
-
-        return variant
     if sql_type.length == MAX or name in ("xml", "geometry", "geography", "hierarchyid"):
 
         def plp(value: bytes | None) -> bytes:

@@ -31,7 +31,6 @@ class SqlError(Exception):
         self.procedure = ""
         self.constraint = ""  # name of a violated key, whose kind is not known yet
 
-
     def is_primary_key(self) -> None:
         """Let the message say that the key is the primary one."""
         said = str(self).replace("UNIQUE KEY", "PRIMARY KEY", 1)

@@ -117,9 +117,44 @@ class Try:
 Node = Statement | Block | If | While | Try
 
 _STARTERS = frozenset(
-    """SELECT INSERT UPDATE DELETE MERGE CREATE ALTER DROP TRUNCATE EXEC EXECUTE DECLARE SET IF BEGIN
-    COMMIT ROLLBACK SAVE PRINT RAISERROR THROW WHILE USE WAITFOR RETURN GRANT REVOKE DENY END ELSE
-    BREAK CONTINUE KILL CHECKPOINT DISABLE ENABLE""".split()
+    [
+        "SELECT",
+        "INSERT",
+        "UPDATE",
+        "DELETE",
+        "MERGE",
+        "CREATE",
+        "ALTER",
+        "DROP",
+        "TRUNCATE",
+        "EXEC",
+        "EXECUTE",
+        "DECLARE",
+        "SET",
+        "IF",
+        "BEGIN",
+        "COMMIT",
+        "ROLLBACK",
+        "SAVE",
+        "PRINT",
+        "RAISERROR",
+        "THROW",
+        "WHILE",
+        "USE",
+        "WAITFOR",
+        "RETURN",
+        "GRANT",
+        "REVOKE",
+        "DENY",
+        "END",
+        "ELSE",
+        "BREAK",
+        "CONTINUE",
+        "KILL",
+        "CHECKPOINT",
+        "DISABLE",
+        "ENABLE",
+    ]
 )
 _WHOLE_REST = frozenset({"TRIGGER", "PROCEDURE", "PROC", "VIEW", "FUNCTION"})
 

@@ -55,6 +55,7 @@ class NameBook:
         """Return the spelling of an existing name that equals this one but for case.
 
         Args:
+            name: Name as a statement writes it.
             load: Returns names, each with whether it is one of the system's.
             is_system: Whether the system's names come before those of users.
         """

@@ -241,7 +241,11 @@ def _rename_index(session: Session, parts: list[str], new: str) -> None:
         f"and lower(sim.index_name(c.relname)) = lower({literal(parts[-1])})"
     )
     if not found:
-        raise SqlError(15248, "Either the parameter @objname is ambiguous or the claimed type is wrong.", severity=11)
+        raise SqlError(
+            15248,
+            "Either the parameter @objname is ambiguous or the claimed type is wrong.",
+            severity=11,
+        )
     name = f"ix${new}${number}" if found[0][1] == "ix$" else new
     session.rows(f"alter index {found[0][0]} rename to {quoted(name)}")
 
@@ -333,11 +337,7 @@ _DESCRIBED = (
 def _describe_parameters(session: Session, arguments: Arguments) -> None:
     from sim_sqlserver.undeclared import describe
 
-    rows = [
-        "select " + ", ".join(row) for row in describe(session, str(arguments.get(0, "tsql")))
-    ]
+    rows = ["select " + ", ".join(row) for row in describe(session, str(arguments.get(0, "tsql")))]
     columns = [Column(name, sql_type) for name, sql_type in _DESCRIBED]
     empty = "select " + ", ".join("null" for _ in columns) + " where false"
     session.send_rows(columns, " union all ".join(rows) if rows else empty)
-
-

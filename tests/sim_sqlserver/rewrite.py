@@ -22,22 +22,118 @@ from sim_sqlserver.names import literal
 from sim_sqlserver.sqltypes import SqlType
 
 FUNCTIONS = frozenset(
-    """LEN DATALENGTH SYSUTCDATETIME SYSDATETIME GETDATE GETUTCDATE SYSDATETIMEOFFSET NEWID DATEADD
-    DATEDIFF DATEDIFF_BIG DATEPART YEAR MONTH DAY SWITCHOFFSET TODATETIMEOFFSET EOMONTH CHARINDEX
-    LEFT RIGHT SUBSTRING REPLACE UPPER LOWER LTRIM RTRIM TRIM STUFF REPLICATE REVERSE SPACE CHAR
-    NCHAR UNICODE ASCII QUOTENAME PARSENAME HASHBYTES SCHEMA_ID SCHEMA_NAME OBJECT_ID OBJECT_NAME
-    OBJECT_SCHEMA_NAME COL_NAME COL_LENGTH COLUMNPROPERTY OBJECTPROPERTY OBJECTPROPERTYEX TYPE_NAME
-    TYPE_ID IDENT_CURRENT IDENT_SEED IDENT_INCR DB_ID DB_NAME ORIGINAL_DB_NAME APP_NAME HOST_NAME
-    SUSER_SNAME SUSER_NAME ORIGINAL_LOGIN USER_NAME SERVERPROPERTY DATABASEPROPERTYEX
-    CONNECTIONPROPERTY IS_SRVROLEMEMBER IS_MEMBER IS_ROLEMEMBER HAS_PERMS_BY_NAME HAS_DBACCESS
-    BINARY_CHECKSUM CHECKSUM CHECKSUM_AGG ISJSON ISNUMERIC FORMAT SCOPE_IDENTITY XACT_STATE
-    CURRENT_TIMEZONE RAND""".split()
+    [
+        "LEN",
+        "DATALENGTH",
+        "SYSUTCDATETIME",
+        "SYSDATETIME",
+        "GETDATE",
+        "GETUTCDATE",
+        "SYSDATETIMEOFFSET",
+        "NEWID",
+        "DATEADD",
+        "DATEDIFF",
+        "DATEDIFF_BIG",
+        "DATEPART",
+        "YEAR",
+        "MONTH",
+        "DAY",
+        "SWITCHOFFSET",
+        "TODATETIMEOFFSET",
+        "EOMONTH",
+        "CHARINDEX",
+        "LEFT",
+        "RIGHT",
+        "SUBSTRING",
+        "REPLACE",
+        "UPPER",
+        "LOWER",
+        "LTRIM",
+        "RTRIM",
+        "TRIM",
+        "STUFF",
+        "REPLICATE",
+        "REVERSE",
+        "SPACE",
+        "CHAR",
+        "NCHAR",
+        "UNICODE",
+        "ASCII",
+        "QUOTENAME",
+        "PARSENAME",
+        "HASHBYTES",
+        "SCHEMA_ID",
+        "SCHEMA_NAME",
+        "OBJECT_ID",
+        "OBJECT_NAME",
+        "OBJECT_SCHEMA_NAME",
+        "COL_NAME",
+        "COL_LENGTH",
+        "COLUMNPROPERTY",
+        "OBJECTPROPERTY",
+        "OBJECTPROPERTYEX",
+        "TYPE_NAME",
+        "TYPE_ID",
+        "IDENT_CURRENT",
+        "IDENT_SEED",
+        "IDENT_INCR",
+        "DB_ID",
+        "DB_NAME",
+        "ORIGINAL_DB_NAME",
+        "APP_NAME",
+        "HOST_NAME",
+        "SUSER_SNAME",
+        "SUSER_NAME",
+        "ORIGINAL_LOGIN",
+        "USER_NAME",
+        "SERVERPROPERTY",
+        "DATABASEPROPERTYEX",
+        "CONNECTIONPROPERTY",
+        "IS_SRVROLEMEMBER",
+        "IS_MEMBER",
+        "IS_ROLEMEMBER",
+        "HAS_PERMS_BY_NAME",
+        "HAS_DBACCESS",
+        "BINARY_CHECKSUM",
+        "CHECKSUM",
+        "CHECKSUM_AGG",
+        "ISJSON",
+        "ISNUMERIC",
+        "FORMAT",
+        "SCOPE_IDENTITY",
+        "XACT_STATE",
+        "CURRENT_TIMEZONE",
+        "RAND",
+    ]
 )
 _DATE_PARTS = frozenset({"DATEADD", "DATEDIFF", "DATEDIFF_BIG", "DATEPART"})
 _HINTS = frozenset(
-    """NOLOCK TABLOCK TABLOCKX UPDLOCK HOLDLOCK XLOCK ROWLOCK READPAST PAGLOCK READCOMMITTED
-    READCOMMITTEDLOCK READUNCOMMITTED REPEATABLEREAD SERIALIZABLE SNAPSHOT FORCESEEK FORCESCAN
-    NOEXPAND NOWAIT KEEPIDENTITY KEEPDEFAULTS IGNORE_TRIGGERS IGNORE_CONSTRAINTS INDEX""".split()
+    [
+        "NOLOCK",
+        "TABLOCK",
+        "TABLOCKX",
+        "UPDLOCK",
+        "HOLDLOCK",
+        "XLOCK",
+        "ROWLOCK",
+        "READPAST",
+        "PAGLOCK",
+        "READCOMMITTED",
+        "READCOMMITTEDLOCK",
+        "READUNCOMMITTED",
+        "REPEATABLEREAD",
+        "SERIALIZABLE",
+        "SNAPSHOT",
+        "FORCESEEK",
+        "FORCESCAN",
+        "NOEXPAND",
+        "NOWAIT",
+        "KEEPIDENTITY",
+        "KEEPDEFAULTS",
+        "IGNORE_TRIGGERS",
+        "IGNORE_CONSTRAINTS",
+        "INDEX",
+    ]
 )
 MARK = re.compile(r'"ms\$([vg])\$([^"]+)"')
 
@@ -109,31 +205,32 @@ class _Preparation:
             elif word == "TOP" and before.upper() in ("DELETE", "UPDATE", "INSERT"):
                 self._top()
                 continue
-            elif word.startswith("ERROR_") and following == "(":
-                self.out.append(f"[ms$g${word.lower()}]")
-                self.at += 2
-            elif word in FUNCTIONS and following == "(" and before != ".":
-                self.out.append("ms_" + word.lower())
-                if word in _DATE_PARTS:
-                    self.out += ["(", f"'{tokens[self.at + 2].text}'"]
-                    self.at += 2
-            elif token.kind == "variable":
-                name = token.text.lstrip("@").lower()
-                kind = "g" if token.text.startswith("@@") else "v"
-                self.out.append(f"[ms${kind}${name}]")
-            elif word == "CURRENT_TIMESTAMP":
-                self.out.append("ms_current_timestamp()")
-            elif token.text.lower() == "$action":
-                self.out.append("merge_action()")
-            elif token.kind == "mark" and token.text == "$" and following.lower() == "action":
-                self.out.append("'?'")
-                self.at += 1
-            elif token.kind == "mark" and token.text == "!=":
-                self.out.append("<>")
             else:
-                self.out.append(token.text)
+                self._plain(token, following, before)
             self.at += 1
         return Prepared(_join(self.out), self.locks, self.top)
+
+    def _plain(self, token: Token, following: str, before: str) -> None:
+        """Add a token, or what stands for it."""
+        word = token.upper
+        if word.startswith("ERROR_") and following == "(":
+            self.out.append(f"[ms$g${word.lower()}]")
+            self.at += 2
+        elif word in FUNCTIONS and following == "(" and before != ".":
+            self.out.append("ms_" + word.lower())
+            if word in _DATE_PARTS:
+                self.out += ["(", f"'{self.tokens[self.at + 2].text}'"]
+                self.at += 2
+        elif token.kind == "variable":
+            name = token.text.lstrip("@").lower()
+            kind = "g" if token.text.startswith("@@") else "v"
+            self.out.append(f"[ms${kind}${name}]")
+        elif word == "CURRENT_TIMESTAMP":
+            self.out.append("ms_current_timestamp()")
+        elif token.text == "!=":
+            self.out.append("<>")
+        else:
+            self.out.append(token.text)
 
     def _close(self, opening: int) -> int:
         depth = 0
@@ -243,6 +340,8 @@ def rewrite(
     """Return the PostgreSQL statement for a query or a change; raises SqlError.
 
     Args:
+        text: T-SQL.
+        database: Name of the database.
         spelling: Returns the existing spelling of a name.
         columns: Returns the columns of a table, by schema and name.
         scope: Columns that the text may name without a table.

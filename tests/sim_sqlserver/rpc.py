@@ -89,7 +89,9 @@ def _run_prepared(
 ) -> None:
     session.server.texts.check(text)
     if len(given) > PARAMETERS_MAX:
-        said = "The incoming request has too many parameters. The server supports a maximum of 2100 "
+        said = (
+            "The incoming request has too many parameters. The server supports a maximum of 2100 "
+        )
         raise SqlError(8003, said + "parameters. Reduce the number of parameters and resend.")
     names = parse_declarations(declared)
     session.variables = {name: Variable(sql_type) for name, sql_type, _ in names}
@@ -106,9 +108,7 @@ def _run_prepared(
             session.outputs.append((place, f"@{name}", variable.type, variable.value))
 
 
-def _run_procedure(
-    session: Session, name: str, parameters: list[Parameter], reply: Reply
-) -> None:
+def _run_procedure(session: Session, name: str, parameters: list[Parameter], reply: Reply) -> None:
     session.server.texts.check(f"EXEC {name}")
     arguments = procedures.Arguments()
     session.variables = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from sim_sqlserver import cdc, ddl_run, metadata, procedures, replies, rewrite, values
@@ -121,10 +121,20 @@ class Session:
         for name, value in settings.items():
             quoted_value = value if name == "search_path" else literal(value)
             self.backend.run(f"set {name} = {quoted_value}")
-        self.backend.run("insert into sim.sessions select " + ", ".join((
-            str(self.spid), "pg_backend_pid()", literal(self.login), literal(self.host),
-            literal(self.app), "clock_timestamp() at time zone 'utc'", "current_database()",
-        )))
+        self.backend.run(
+            "insert into sim.sessions select "
+            + ", ".join(
+                (
+                    str(self.spid),
+                    "pg_backend_pid()",
+                    literal(self.login),
+                    literal(self.host),
+                    literal(self.app),
+                    "clock_timestamp() at time zone 'utc'",
+                    "current_database()",
+                )
+            )
+        )
 
     def close(self) -> None:
         """End the session; an open transaction is rolled back."""
@@ -214,7 +224,9 @@ class Session:
 
     def columns_of(self, schema: str, table: str) -> list[Column]:
         """Return a table's columns; empty if there is none."""
-        name = quoted(table) if table.startswith("#") else f"{quoted(schema or 'dbo')}.{quoted(table)}"
+        name = (
+            quoted(table) if table.startswith("#") else f"{quoted(schema or 'dbo')}.{quoted(table)}"
+        )
         return self.database.columns_of(name, self.rows)
 
     # --- batches ----------------------------------------------------------------------------------
@@ -249,10 +261,8 @@ class Session:
         """Run a procedure that a client calls."""
         self.reply = reply
         self.try_depth = 0
-        try:
+        with suppress(BatchEnd):
             self._guarded(lambda: procedures.call(self, name, arguments))
-        except BatchEnd:
-            pass
 
     def run_nested(self, text: str) -> None:
         """Run a text inside a batch: EXEC of a text, sp_executesql."""
@@ -393,7 +403,9 @@ class Session:
     def commit(self) -> None:
         """Commit the innermost transaction; the outermost is made durable."""
         if self.trancount == 0:
-            raise SqlError(3902, "The COMMIT TRANSACTION request has no corresponding BEGIN TRANSACTION.")
+            raise SqlError(
+                3902, "The COMMIT TRANSACTION request has no corresponding BEGIN TRANSACTION."
+            )
         if self.is_doomed:
             said = "The current transaction cannot be committed and cannot support operations that "
             raise SqlError(3930, said + "write to the log file. Roll back the transaction.")
@@ -430,8 +442,8 @@ class Session:
     def statement(self, *, writes: bool, needs_block: bool = False) -> Iterator[None]:
         """Run a statement in the transaction; a failed one is undone alone."""
         if writes and self.is_read_only:
-            said = f"Failed to update database \"{self.database.name}\" because the database is read-only."
-            raise SqlError(3906, said)
+            said = f'Failed to update database "{self.database.name}" because the database is '
+            raise SqlError(3906, said + "read-only.")
         if writes and self.is_doomed:
             said = "The current transaction cannot be committed and cannot support operations that "
             raise SqlError(3930, said + "write to the log file. Roll back the transaction.")
@@ -637,7 +649,9 @@ def _transaction(session: Session, statement: Statement) -> None:
         session.backend.run(f"rollback to savepoint {quoted('t$' + name)}")
         session._has_savepoint = False
     elif session.trancount == 0:
-        raise SqlError(3903, "The ROLLBACK TRANSACTION request has no corresponding BEGIN TRANSACTION.")
+        raise SqlError(
+            3903, "The ROLLBACK TRANSACTION request has no corresponding BEGIN TRANSACTION."
+        )
     else:
         session.rollback_all()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,7 @@ class DatabaseState:
 
     def refresh(self, rows: Rows) -> None:
         """Read the settings again."""
-        found = dict(rows("select name, value from sim.settings"))
+        found: dict[str, str] = dict(rows("select name, value from sim.settings"))
         self.has_cdc = found.get("is_cdc_enabled") == "1"
         self.has_snapshots = found.get("snapshot_isolation_state") == "1"
 
@@ -80,11 +80,11 @@ class DatabaseState:
         with self._lock:
             if name in self.domains:
                 return
-            with psycopg.connect(self.server.dsn, dbname=self.name, autocommit=True) as connection:
-                try:
-                    connection.execute(statement.encode())
-                except psycopg.errors.DuplicateObject:
-                    pass
+            with (
+                psycopg.connect(self.server.dsn, dbname=self.name, autocommit=True) as connection,
+                suppress(psycopg.errors.DuplicateObject),
+            ):
+                connection.execute(statement.encode())
             self.domains.add(name)
 
     def rewritten(
@@ -137,13 +137,13 @@ class DatabaseState:
             said += f"'{self.name}' because snapshot isolation is not allowed in this database."
             raise SqlError(3952, said)
 
-
     def set(self, name: str, value: str) -> None:
         """Set a property of the database."""
         with psycopg.connect(self.server.dsn, dbname=self.name, autocommit=True) as connection:
             connection.execute(
                 "insert into sim.settings values (%s, %s) on conflict (name) do update "
-                "set value = excluded.value", (name, value)
+                "set value = excluded.value",
+                (name, value),
             )
             self.refresh(lambda statement: rows_of(connection, statement))
 
@@ -192,7 +192,8 @@ class DatabaseState:
         with psycopg.connect(self.server.dsn, autocommit=True) as connection:
             connection.execute(
                 "select pg_drop_replication_slot(slot_name) from pg_replication_slots "
-                "where database = %s", (self.name,)
+                "where database = %s",
+                (self.name,),
             )
             statement = sql.SQL("drop database if exists {} with (force)")
             connection.execute(statement.format(sql.Identifier(self.name)))
@@ -207,7 +208,10 @@ class DatabaseState:
 
     def check_rename(self, session: Session, number: int, column: str) -> None:
         """Raise SqlError 4928 if a column is captured."""
-        if self.has_cdc and session.rows(f"select sim.is_captured({number}, {literal(column)})")[0][0]:
+        if (
+            self.has_cdc
+            and session.rows(f"select sim.is_captured({number}, {literal(column)})")[0][0]
+        ):
             said = f"Cannot alter column '{column}' because it is 'REPLICATED'."
             raise SqlError(4928, said)
 
@@ -269,7 +273,9 @@ class ServerState:
                     setup.make_database(self.dsn, "master")
                     actual = "master"
                 if actual is None:
-                    said = f'Cannot open database "{name}" requested by the login. The login failed.'
+                    said = (
+                        f'Cannot open database "{name}" requested by the login. The login failed.'
+                    )
                     raise SqlError(4060, said, severity=11)
                 found = self._databases[wanted.lower()] = DatabaseState(self, actual)
             return found
@@ -278,7 +284,8 @@ class ServerState:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             row = connection.execute(
                 "select datname from pg_database where lower(datname) = lower(%s) "
-                "and not datistemplate", (name,)
+                "and not datistemplate",
+                (name,),
             ).fetchone()
         return None if row is None else str(row[0])
 

@@ -16,8 +16,20 @@ from sim_sqlserver.sqltypes import FIXED_LENGTHS
 
 SEPARATOR = "\n;;\n"
 _TYPES = frozenset(FIXED_LENGTHS) | frozenset(
-    "varchar nvarchar char nchar varbinary binary decimal numeric time datetime2 datetimeoffset "
-    "timestamp".split()
+    [
+        "varchar",
+        "nvarchar",
+        "char",
+        "nchar",
+        "varbinary",
+        "binary",
+        "decimal",
+        "numeric",
+        "time",
+        "datetime2",
+        "datetimeoffset",
+        "timestamp",
+    ]
 )
 _TYPE = re.compile(r"TYPE(?: \( (?:0|MAX)(?: , 0)? \))?")
 _COLLATE = re.compile(r" COLLATE \w+")

@@ -65,7 +65,7 @@ class Names:
         return self.spelling(name)
 
 
-def convert(parsed: exp.Expression, prepared: Prepared, names: Names) -> Rewritten:
+def convert(parsed: Any, prepared: Prepared, names: Names) -> Rewritten:
     """Return the statement that PostgreSQL runs."""
     from sim_sqlserver.rewrite import Rewritten
 
@@ -74,18 +74,7 @@ def convert(parsed: exp.Expression, prepared: Prepared, names: Names) -> Rewritt
         _take_assignments(parsed, out)
         _take_into(parsed, out)
     if isinstance(parsed, exp.Query):
-        out.kind = "select"
-        first = parsed
-        while isinstance(first, exp.SetOperation):
-            first = first.this
-        if isinstance(first, exp.Subquery):
-            first = first.unnest()
-        if isinstance(first, exp.Select):
-            out.types = casts.result_types(first.expressions)
-            out.unnamed = _unnamed(first.expressions)
-        out.can_lock_rows = isinstance(parsed, exp.Select) and not (
-            parsed.args.get("group") or parsed.args.get("distinct") or parsed.find(exp.AggFunc)
-        )
+        _read_query(parsed, out)
     names.read(parsed)
     returning = parsed.args.get("returning")
     if returning is not None:
@@ -106,7 +95,7 @@ def convert(parsed: exp.Expression, prepared: Prepared, names: Names) -> Rewritt
         casts.annotate(node)
     parsed = _convert_all(parsed, lambda node: _node(node, names))
     _take_table(parsed, out)
-    out.sql = parsed.sql("postgres", normalize_functions=False, unsupported_level=None)
+    out.sql = parsed.sql("postgres", normalize_functions=False)
     return out
 
 
@@ -311,7 +300,8 @@ def _convert_all(
             ]
             if any(new is not old for new, old in zip(changed, value, strict=True)):
                 node.set(key, changed)
-    return convert_one(node)
+    converted: exp.Expression = convert_one(node)
+    return converted
 
 
 def _node(node: exp.Expression, names: Names) -> Any:
@@ -335,8 +325,7 @@ def _node(node: exp.Expression, names: Names) -> Any:
     if isinstance(node, exp.Like):
         return exp.Anonymous(this="ms_like", expressions=[node.this, node.expression])
     if isinstance(node, exp.Column) and not node.table and node.name == "default":
-        if not node.this.args.get("quoted_before"):
-            return exp.Var(this="DEFAULT")
+        return node if node.this.args.get("quoted_before") else exp.Var(this="DEFAULT")
     if isinstance(node, exp.Count) and isinstance(node.parent, exp.Expression):
         node.set("big_int", None)
     return node
@@ -355,6 +344,22 @@ def _identifier(node: exp.Identifier, names: Names) -> Any:
     return out
 
 
+def _read_query(parsed: Any, out: Rewritten) -> None:
+    """Note what is known of a query's result, and whether its rows can be locked."""
+    out.kind = "select"
+    first: Any = parsed
+    while isinstance(first, exp.SetOperation):
+        first = first.this
+    if isinstance(first, exp.Subquery):
+        first = first.unnest()
+    if isinstance(first, exp.Select):
+        out.types = casts.result_types(first.expressions)
+        out.unnamed = _unnamed(first.expressions)
+    out.can_lock_rows = isinstance(parsed, exp.Select) and not (
+        parsed.args.get("group") or parsed.args.get("distinct") or parsed.find(exp.AggFunc)
+    )
+
+
 _ALL_CHANGES = "fn_cdc_get_all_changes_"
 
 
@@ -369,7 +374,9 @@ def _table_function(node: exp.Table, names: Names) -> exp.Expression:
     if not listed:
         raise SqlError(208, f"Invalid object name 'cdc.{name}'.")
     hidden = ("__$end_lsn", "__$command_id")
-    low, high, kind = (part.sql("postgres", normalize_functions=False) for part in node.this.expressions)
+    low, high, kind = (
+        part.sql("postgres", normalize_functions=False) for part in node.this.expressions
+    )
     low, high = f"({low})::bytea", f"({high})::bytea"
     columns = ", ".join(quoted(column) for column in listed if column not in hidden)
     alias = quoted(node.alias) if node.alias else quoted(name)
@@ -401,7 +408,7 @@ def _table(node: exp.Table, names: Names) -> exp.Expression:
     return node
 
 
-def _collate(node: exp.Collate) -> exp.Expression:
+def _collate(node: exp.Collate) -> Any:
     name = node.expression.name.upper()
     if name in ("DATABASE_DEFAULT", "CATALOG_DEFAULT"):
         return node.this

@@ -24,7 +24,7 @@ def create(session: Session, reader: Reader, statement: Statement) -> None:
     """Create an AFTER trigger."""
     while not reader.take("TRIGGER"):
         reader.at += 1
-    schema, name = reader.name()
+    _, name = reader.name()
     reader.need("ON")
     table = reader.name()
     if not (reader.take("AFTER") or reader.take("FOR")):
@@ -104,7 +104,9 @@ def drop(session: Session, name: Name, *, if_exists: bool) -> None:
         raise
     for event in _events(session, number, spelled):
         session.rows(f"drop trigger {quoted(event)} on {_table(session, number)}")
-    session.rows(f"delete from sim.triggers where table_id = {number} and name = {literal(spelled)}")
+    session.rows(
+        f"delete from sim.triggers where table_id = {number} and name = {literal(spelled)}"
+    )
 
 
 def _table(session: Session, number: int) -> str:

@@ -22,7 +22,9 @@ VERSION_TEXT = (
     "Microsoft SQL Server 2022 (RTM-CU14) (KB5038325) - 16.0.4120.1 (X64) "
     "Simulated by the tests of penstock"
 )
-_TARGET = re.compile(r'((?:WITH .*? )?INSERT INTO (?:"(?:[^"]|"")*"\.)?"(?:[^"]|"")*")( .*)\Z', re.S)
+_TARGET = re.compile(
+    r'((?:WITH .*? )?INSERT INTO (?:"(?:[^"]|"")*"\.)?"(?:[^"]|"")*")( .*)\Z', re.S
+)
 
 
 def of_mark(session: Session, kind: str, name: str) -> str:
@@ -158,7 +160,9 @@ def take_locks(session: Session, done: Rewritten) -> None:
         elif "TABLOCK" in hints and hints & {"HOLDLOCK", "SERIALIZABLE", "REPEATABLEREAD"}:
             mode = "share"
         if mode and session.trancount:
-            session.backend.run(f"lock table {session.database.table_text(session, name)} in {mode} mode")
+            session.backend.run(
+                f"lock table {session.database.table_text(session, name)} in {mode} mode"
+            )
 
 
 def with_row_locks(done: Rewritten, sql: str) -> str:

@@ -121,7 +121,7 @@ class PacketStream:
             )
             self._number += 1
             out.append(header)
-            out.append(piece)
+            out.append(bytes(piece))
             if ends:
                 position = end + 1
         self._write(b"".join(out))
