@@ -617,11 +617,15 @@ def test_an_unknown_certificate_is_refused(tls_server: SimServer, sqlserver_data
 
 
 def test_a_strict_server_knows_its_texts(sqlserver: SimServer, tmp_path: Path) -> None:
-    """Recorded texts are accepted by a strict server, others are refused."""
+    """A strict server accepts recorded texts and those of tests, and refuses others."""
     known = tmp_path / "known.sql"
     with running(sqlserver.postgres_url, "--record", str(known)) as server:
-        server.execute("SELECT 1,  ?", "master", 5)
+        with closing(microsoft(server, "master")) as own:
+            run(own, "SELECT 1,  ?", 5)
+        server.execute("SELECT 'of a test'", "master")
+    assert known.read_text() == "SELECT 1,  @P1\n;;\n"
     with running(sqlserver.postgres_url, "--strict", str(known)) as server:
-        assert server.execute("SELECT 1, ?", "master", 6) == [(1, 6)]
-        with pytest.raises(mssql_python.Error, match="unknown text: SELECT 2"):
-            server.execute("SELECT 2", "master")
+        with closing(microsoft(server, "master")) as own:
+            assert run(own, "SELECT 2, ?", 6) == [(2, 6)]
+            assert "unknown text: SELECT 2" in refused(own, "SELECT 2")
+        assert server.execute("SELECT 2", "master") == [(2,)]

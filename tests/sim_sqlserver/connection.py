@@ -185,7 +185,7 @@ class Connection(threading.Thread):
             reply.finish(end=end)
 
     def _run_text(self, session: Session, text: str, reply: Reply) -> None:
-        self._server.texts.check(text)
+        self._server.check_text(session, text)
         session.variables = {}
         session.run_batch(text, reply)
 

@@ -87,7 +87,7 @@ def _run_text(
 def _run_prepared(
     session: Session, text: str, declared: str, given: list[Parameter], reply: Reply
 ) -> None:
-    session.server.texts.check(text)
+    session.server.check_text(session, text)
     if len(given) > PARAMETERS_MAX:
         said = (
             "The incoming request has too many parameters. The server supports a maximum of 2100 "
@@ -109,7 +109,7 @@ def _run_prepared(
 
 
 def _run_procedure(session: Session, name: str, parameters: list[Parameter], reply: Reply) -> None:
-    session.server.texts.check(f"EXEC {name}")
+    session.server.check_text(session, f"EXEC {name}")
     arguments = procedures.Arguments()
     session.variables = {}
     for parameter in parameters:

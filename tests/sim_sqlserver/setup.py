@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from sim_sqlserver.sqltypes import FIXED_LENGTHS, NUMBERS
 
 FOLDER = Path(__file__).parent / "sql"
 FILES = ("base.sql", "cdc_state.sql", "catalogue.sql", "functions.sql", "cdc.sql")
-TEMPLATE = "sim_sqlserver_template"
+_TEXTS = b"".join((FOLDER / name).read_bytes() for name in FILES)
+TEMPLATE = f"sim_sqlserver_{hashlib.sha256(_TEXTS).hexdigest()[:12]}"
 _PRECISIONS = {
     "tinyint": (3, 0), "smallint": (5, 0), "int": (10, 0), "bigint": (19, 0), "bit": (1, 0),
     "money": (19, 4), "smallmoney": (10, 4), "float": (53, 0), "real": (24, 0), "date": (10, 0),

@@ -270,7 +270,7 @@ create function simfn.ms_host_name() returns text language sql stable as $$ sele
 create function simfn.ms_suser_sname() returns text language sql stable as $$ select current_setting('sim.login', true) $$;
 create function simfn.ms_suser_name() returns text language sql stable as $$ select current_setting('sim.login', true) $$;
 create function simfn.ms_original_login() returns text language sql stable as $$ select current_setting('sim.login', true) $$;
-create function simfn.ms_user_name() returns text language sql stable as $$ select case when current_setting('sim.login', true) = 'sa' then 'dbo' else current_setting('sim.login', true) end $$;
+create function simfn.ms_user_name() returns text language sql stable as $$ select case when current_setting('sim.login', true) in ('sa', 'tests') then 'dbo' else current_setting('sim.login', true) end $$;
 create function simfn.ms_serverproperty(name text) returns text language sql stable as $$
     select case lower($1) when 'productversion' then sim.setting('productversion', '16.0.4120.1')
         when 'productmajorversion' then split_part(sim.setting('productversion', '16.0.4120.1'), '.', 1)
@@ -286,9 +286,9 @@ create function simfn.ms_databasepropertyex(db text, name text) returns text lan
 create function simfn.ms_connectionproperty(name text) returns text language sql stable as $$
     select case lower($1) when 'net_transport' then 'TCP' when 'protocol_type' then 'TSQL' when 'client_net_address' then '127.0.0.1' end $$;
 create function sim.is_owner() returns boolean language sql stable as $$
-    select current_setting('sim.login', true) = 'sa' or exists (select from sim.rights r where r.login = current_setting('sim.login', true) and kind = 'role' and name = 'db_owner') $$;
+    select current_setting('sim.login', true) in ('sa', 'tests') or exists (select from sim.rights r where r.login = current_setting('sim.login', true) and kind = 'role' and name = 'db_owner') $$;
 create function simfn.ms_is_srvrolemember(name text) returns int language sql stable as $$
-    select (current_setting('sim.login', true) = 'sa' or exists (select from sim.rights r where r.login = current_setting('sim.login', true) and kind = 'server role' and r.name = lower($1)))::int $$;
+    select (current_setting('sim.login', true) in ('sa', 'tests') or exists (select from sim.rights r where r.login = current_setting('sim.login', true) and kind = 'server role' and r.name = lower($1)))::int $$;
 create function simfn.ms_is_member(role text) returns int language sql stable as $$
     select (sim.is_owner() or exists (select from sim.rights r where r.login = current_setting('sim.login', true) and kind = 'role' and r.name = lower($1)))::int $$;
 create function simfn.ms_is_rolemember(role text) returns int language sql stable as 'select simfn.ms_is_member($1)';
