@@ -217,10 +217,6 @@ def _text(values: Any) -> Any:
     return found
 
 
-def _to_bool(values: Any, _: SourceColumn) -> Any:
-    return values.cast(pa.bool_())
-
-
 def spread(found: Any, values: Any) -> Any:
     """Return the results for the values that are not NULL, with NULLs in their places."""
     if not values.null_count:
@@ -325,7 +321,6 @@ def ewkb_hex(text: str) -> str:
 
 
 _MAKERS: dict[str, Callable[[Any, SourceColumn], Any]] = {
-    "bit": _to_bool,
     "time": _to_time,
     "datetime2": _to_timestamp,
     "datetime": _to_timestamp,
