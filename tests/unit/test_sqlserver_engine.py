@@ -210,11 +210,13 @@ def test_a_loss_while_the_pipeline_is_stopped_stops_it(case: Case) -> None:
 
 
 def test_a_restored_database_stops_the_pipeline(case: Case) -> None:
-    """The greatest position that was ever seen is remembered."""
+    """What the log has, the server had captured once."""
     config = case.config()
-    case.insert(1)
     case.extract(config)
-    case.server.commits = case.server.commits[:1]
+    for number in (1, 2):
+        case.insert(number)
+        case.extract(config)
+    case.server.commits = case.server.commits[:-1]
     with pytest.raises(PositionAhead):
         case.extract(config)
 
