@@ -100,7 +100,8 @@ class PreparedSession:
 
     def execute(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Run a statement."""
-        return self._session.execute(sql, *parameters)
+        found: list[tuple[Any, ...]] = self._session.execute(sql, *parameters)
+        return found
 
     def arrow(self, sql: str, *_: Any, rows: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a change table."""

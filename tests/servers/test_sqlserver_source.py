@@ -111,8 +111,8 @@ class Source:
         for segment in open_chain(list_segments(self.config().layout.log)):
             with segment:
                 for entry in segment.row_frames():
-                    found = segment.read_rows(entry)
-                    rows += rows_of(found.relation, found.batch)
+                    frame = segment.read_rows(entry)
+                    rows += rows_of(frame.relation, frame.batch)
         found: dict[int, list[Seen]] = {}
         for _, trx, seen in sorted(rows, key=lambda row: row[0]):
             found.setdefault(trx, []).append(seen)
