@@ -210,7 +210,7 @@ def test_a_loss_while_the_pipeline_is_stopped_stops_it(case: Case) -> None:
 
 
 def test_a_restored_database_stops_the_pipeline(case: Case) -> None:
-    """What the log has, the server had captured once."""
+    """The server had captured once everything that the log has."""
     config = case.config()
     case.extract(config)
     for number in (1, 2):
