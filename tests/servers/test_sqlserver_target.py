@@ -306,7 +306,7 @@ def test_unique_values_move_to_other_rows(pipeline: Pipeline) -> None:
 
 
 def test_identity_columns_get_the_sources_values(pipeline: Pipeline) -> None:
-    """In the key, and outside of it."""
+    """Identity columns may be in the key, and outside of it."""
     pipeline.run(
         "CREATE TABLE dbo.numbered (id int IDENTITY(1,1) NOT NULL PRIMARY KEY, name nvarchar(9))",
         "CREATE TABLE dbo.beside (id int NOT NULL PRIMARY KEY, n int IDENTITY(1,1))",
@@ -349,7 +349,7 @@ def test_foreign_keys_hold_whatever_the_order(pipeline: Pipeline) -> None:
 
 
 def test_triggers_do_not_act_a_second_time(pipeline: Pipeline) -> None:
-    """They are enabled again afterwards."""
+    """Triggers are enabled again afterwards."""
     pipeline.run(
         "CREATE TABLE dbo.seen (id int)",
         "CREATE TRIGGER dbo.audit ON dbo.t AFTER INSERT AS INSERT INTO dbo.seen SELECT id FROM"
@@ -475,7 +475,7 @@ load_rows(sys.argv[1], "[wirekite].[t_wkm]", batches(), doing="x", table=TableNa
 
 
 def test_a_worker_that_is_killed_while_it_sends_leaves_nothing_behind(pipeline: Pipeline) -> None:
-    """Its rows, if any are in the merge table, are never applied."""
+    """Rows of it that reached the merge table are never applied."""
     pipeline.write(insert(ITEM, 1, "a", 1))
     batch = pipeline.stage()
     ended = subprocess.run([sys.executable, "-c", KILLED, pipeline.url], timeout=120)
@@ -547,7 +547,7 @@ def test_a_worker_without_a_server_may_try_again() -> None:
 # --- shapes ---------------------------------------------------------------------------------------
 
 
-def shaped(*columns: tuple[str, str, str], version: int, key: Sequence[int] = (0,)) -> Relation:
+def shape_at(*columns: tuple[str, str, str], version: int, key: Sequence[int] = (0,)) -> Relation:
     """Return a later shape of t, with identities by name."""
     made = relation(*columns, schema="dbo", version=version, key=key)
     numbers = {"id": 1, "name": 2, "n": 3, "title": 2, "more": 4, "amount": 3}
@@ -558,7 +558,7 @@ def shaped(*columns: tuple[str, str, str], version: int, key: Sequence[int] = (0
     )
 
 
-FIRST = shaped(
+FIRST = shape_at(
     ("id", "integer", "int32"), ("name", "text", "string"), ("n", "integer", "int32"), version=1
 )
 
@@ -575,7 +575,7 @@ def columns_of(pipeline: Pipeline) -> dict[str, str]:
 def test_shapes_change_with_the_rows(pipeline: Pipeline) -> None:
     """A column is added with the value of older rows, renamed, widened, and dropped."""
     pipeline.apply(insert(FIRST, 1, "a", 1))
-    wider = shaped(
+    wider = shape_at(
         ("id", "integer", "int32"), ("title", "text", "string"), ("n", "bigint", "int64"),
         ("more", "integer", "int32"), version=2,
     )  # fmt: skip
@@ -585,7 +585,7 @@ def test_shapes_change_with_the_rows(pipeline: Pipeline) -> None:
     assert columns_of(pipeline)["n"] == "bigint"
     rows = pipeline.run("SELECT id, title, n, more FROM dbo.t ORDER BY id")
     assert rows == [(1, "a", 1, 7), (2, "b", 2**40, 8)]
-    narrow = shaped(("id", "integer", "int32"), ("title", "text", "string"), version=3)
+    narrow = shape_at(("id", "integer", "int32"), ("title", "text", "string"), version=3)
     pipeline.apply(update(narrow, 1, "c"))
     assert sorted(columns_of(pipeline)) == ["id", "title"]
     assert pipeline.rows("t") == [(1, "c"), (2, "b")]
@@ -594,7 +594,7 @@ def test_shapes_change_with_the_rows(pipeline: Pipeline) -> None:
 def test_a_failed_batch_leaves_the_old_shape(pipeline: Pipeline) -> None:
     """DDL is part of the transaction."""
     pipeline.apply(insert(FIRST, 1, "a", 1))
-    narrow = shaped(("id", "integer", "int32"), ("name", "text", "string"), version=2)
+    narrow = shape_at(("id", "integer", "int32"), ("name", "text", "string"), version=2)
     pipeline.write(insert(narrow, 2, "b"))
     with arming("load.commit.before:1:error"), pytest.raises(FaultInjected):
         pipeline.target.apply(pipeline.stage())
@@ -605,11 +605,11 @@ def test_a_failed_batch_leaves_the_old_shape(pipeline: Pipeline) -> None:
 
 
 def test_a_dropped_column_stays_leniently(pipeline: Pipeline) -> None:
-    """By policy the target keeps it, and later rows have NULL there."""
+    """The policy lets the target keep it, and later rows have NULL there."""
     pipeline.policies = Policies(kinds={ChangeKind.DROP_COLUMN: Policy.LENIENT})
     pipeline.connect()
     pipeline.apply(insert(FIRST, 1, "a", 1))
-    narrow = shaped(("id", "integer", "int32"), ("name", "text", "string"), version=2)
+    narrow = shape_at(("id", "integer", "int32"), ("name", "text", "string"), version=2)
     pipeline.apply(insert(narrow, 2, "b"))
     assert pipeline.rows("t") == [(1, "a", 1), (2, "b", None)]
 

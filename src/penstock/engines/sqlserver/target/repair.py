@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from penstock.codec.row_images import add_up, hash_rows
 from penstock.codec.server_pair import ServerPair
+from penstock.codec.sqlserver.columns import SourceColumn, select_expression
+from penstock.codec.sqlserver.row_images import ImageCell, image_batch
 from penstock.engines.sqlserver.connect import quote
+from penstock.engines.sqlserver.reading import statements
+from penstock.engines.sqlserver.reading.catalog import read_definitions
 from penstock.engines.sqlserver.reading.row_conditions import row_conditions
-from penstock.engines.sqlserver.target.catalog import read_target_tables, require
+from penstock.engines.sqlserver.target.catalog import (
+    TargetTable,
+    read_target_tables,
+    require,
+)
 from penstock.engines.sqlserver.target.chunk import ChunkSpec, Heaps, SQLServerWriter
 from penstock.engines.sqlserver.target.progress import name_work, transaction
 from penstock.engines.sqlserver.target.shapes import TableShape
@@ -33,7 +46,7 @@ class SQLServerRepair(SQLServerWriter, RepairTarget):
     replica = False
 
     def __init__(self, url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> None:
-        """Connect. Foreign keys act on the writes; tables with triggers are refused."""
+        """Connect. Tables with triggers, or with foreign keys to them, are refused."""
         super().__init__(url)
         del namespaces
         assert servers is not None, "a SQL Server target always has a pair of servers"
@@ -60,19 +73,31 @@ class SQLServerRepair(SQLServerWriter, RepairTarget):
         own = [c.name for c in found.columns if c.name.lower() not in names and not c.is_generated]
         if own:
             raise own_columns(table.target, own)
-        cascades = [key for key in found.children if key.on_delete != "NO_ACTION"]
-        if found.triggers or cascades:
-            what = f"trigger {found.triggers[0]}" if found.triggers else ""
-            raise RepairRefused(
-                f"target table {table.target} has "
-                f"{what or f'foreign key {cascades[0].name} to it'}, which would act on what is "
-                "written",
-                hint=f"Disable it meanwhile: ALTER TABLE {found.sql_name} DISABLE TRIGGER ALL; or "
-                "ALTER TABLE [CHILD] NOCHECK CONSTRAINT ALL;",
-                table=str(table.target),
-            )
+        self._check_quiet(found)
         relation_of = engine_with_types(self._servers.source.engine).part(RELATION_OF_PART)
         self._relations[table.target] = relation_of(table.definition)
+
+    def _check_quiet(self, table: TargetTable) -> None:
+        """Refuse a table whose triggers or referring rows would see rows deleted for a moment.
+
+        They are not disabled here: DDL ends the snapshots that compare the tables.
+        """
+        if table.triggers:
+            what = f"trigger {table.triggers[0]}, which would act on what is written"
+            hint = f"Disable it meanwhile: ALTER TABLE {table.sql_name} DISABLE TRIGGER ALL;"
+        elif table.children:
+            key = table.children[0]
+            what = f"foreign key {key.name} to it, and rows are deleted before they are written"
+            alter, name = f"ALTER TABLE {quote(*key.child)}", quote(key.name)
+            hint = (
+                f"Let it wait: {alter} NOCHECK CONSTRAINT {name}; and afterwards: {alter} WITH "
+                f"CHECK CHECK CONSTRAINT {name};"
+            )
+        else:
+            return
+        raise RepairRefused(
+            f"target table {table.name} has {what}", hint=hint, table=str(table.name)
+        )
 
     def delete(self, table: TableName, condition: str) -> int:
         with name_work(f"deleting rows of {table}"):
@@ -92,5 +117,36 @@ class SQLServerRepair(SQLServerWriter, RepairTarget):
             return heaps.pour()
 
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
+        """Return the checksums that a question of `checksum.bucket_query` asks for."""
+        asked = json.loads(query)
+        key, row = ([ImageCell(*one) for one in asked[what]] for what in ("key", "row"))
         with name_work(doing):
-            return self._connection.execute(query)
+            found = [
+                hash_rows(rows, _cells(key), _cells(row))
+                for rows in self._images(asked["parts"], [*key, *row])
+            ]
+        hashes = np.concatenate(found) if found else np.empty((0, 4), dtype=np.int64)
+        return list(add_up(hashes, asked["buckets"]))
+
+    def _images(
+        self, parts: Sequence[Sequence[str]], cells: Sequence[ImageCell]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the compared columns of the rows of some parts, as this transaction sees them."""
+        named = {cell.name.lower(): cell.name for cell in cells}
+        for schema, name, where in parts:
+            table = TableName(schema, name)
+            definition = read_definitions(self._connection, [table])[table]
+            columns = [
+                SourceColumn.from_column(one)
+                for one in definition.columns
+                if one.name.lower() in named
+            ]
+            sql = statements.rows(table, [select_expression(one) for one in columns], where)
+            renamed = [one.with_name(named[one.name.lower()]) for one in columns]
+            for batch in self._connection.arrow(sql):
+                yield image_batch(batch, renamed, list(cells))
+
+
+def _cells(cells: Sequence[ImageCell]) -> list[Sequence[Any]]:
+    """Return cells as `codec.row_images` has them."""
+    return [tuple(one)[:5] for one in cells]
