@@ -162,6 +162,7 @@ NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
         "MS09": "while change tables are read",
         "MS42": "of verify alone: MS008 looks at snapshots",
         "MS43": "of rewriting rows that differ",
+        "CT73": "of a value, when its row is written",
     }
 )
 """Reasons why no check finds the other errors before, by their codes."""
