@@ -111,7 +111,7 @@ def run_all(connection: Any, statement: str, *parameters: Any) -> None:
             pass
 
 
-def refused(connection: Any, statement: str, *parameters: Any) -> str:
+def read_refusal(connection: Any, statement: str, *parameters: Any) -> str:
     """Run a batch that must fail; return the message."""
     with pytest.raises((mssql_python.Error, pytds.Error)) as caught:
         run_all(connection, statement, *parameters)
@@ -233,17 +233,17 @@ def test_keys_ignore_case_and_trailing_blanks(client: Any) -> None:
     run(client, "CREATE TABLE dbo.t (k nvarchar(9) NOT NULL PRIMARY KEY)")
     run(client, "INSERT INTO dbo.t VALUES (N'a ')")
     for same in ("a", "A", "A  "):
-        assert "Violation of PRIMARY KEY constraint" in refused(
+        assert "Violation of PRIMARY KEY constraint" in read_refusal(
             client, f"INSERT INTO dbo.t VALUES (N'{same}')"
         )
     assert run(client, "SELECT k FROM dbo.t WHERE k = N'A'") == [("a ",)]
 
 
 def test_a_binary_collation_tells_case_apart(client: Any) -> None:
-    """With BIN2, 'a' and 'A' are two keys; trailing blanks still do not count."""
+    """Two keys are 'a' and 'A' under BIN2; trailing blanks still do not count."""
     run(client, "CREATE TABLE dbo.t (k nvarchar(9) COLLATE Latin1_General_100_BIN2 PRIMARY KEY)")
     run(client, "INSERT INTO dbo.t VALUES (N'a'), (N'A')")
-    assert "duplicate key" in refused(client, "INSERT INTO dbo.t VALUES (N'a ')")
+    assert "duplicate key" in read_refusal(client, "INSERT INTO dbo.t VALUES (N'a ')")
 
 
 def test_names_ignore_case(client: Any) -> None:
@@ -296,7 +296,7 @@ def test_errors_have_their_numbers(
 def test_a_failed_statement_does_not_end_the_transaction(client: Any) -> None:
     """Without XACT_ABORT the rest of the batch and its transaction go on."""
     run(client, "CREATE TABLE dbo.t (a int NOT NULL PRIMARY KEY)")
-    refused(
+    read_refusal(
         client,
         "BEGIN TRAN; INSERT INTO dbo.t VALUES (1); INSERT INTO dbo.t VALUES (1); "
         "INSERT INTO dbo.t VALUES (2); COMMIT",
@@ -307,10 +307,10 @@ def test_a_failed_statement_does_not_end_the_transaction(client: Any) -> None:
 
 
 def test_xact_abort_ends_the_transaction(connection: Any) -> None:
-    """With XACT_ABORT a failed statement rolls everything back and ends the batch."""
+    """A failed statement rolls everything back and ends the batch if XACT_ABORT is on."""
     run(connection, "CREATE TABLE dbo.t (a int NOT NULL PRIMARY KEY)")
     run(connection, "SET XACT_ABORT ON")
-    refused(
+    read_refusal(
         connection,
         "BEGIN TRAN; INSERT INTO dbo.t VALUES (1); INSERT INTO dbo.t VALUES (1); "
         "INSERT INTO dbo.t VALUES (2); COMMIT",
@@ -324,7 +324,7 @@ def test_catch_sees_the_error_and_may_throw_it(connection: Any) -> None:
     caught = f"BEGIN TRY {broken} END TRY BEGIN CATCH SELECT ERROR_NUMBER(), @@TRANCOUNT END CATCH"
     assert run(connection, caught) == [(8134, 0)]
     thrown = f"BEGIN TRY {broken} END TRY BEGIN CATCH THROW END CATCH"
-    assert "division by zero" in refused(connection, thrown)
+    assert "division by zero" in read_refusal(connection, thrown)
 
 
 def test_a_transaction_of_the_driver(sqlserver: SimServer, sqlserver_database: str) -> None:
@@ -348,7 +348,7 @@ def test_snapshots_must_be_allowed(connection: Any) -> None:
     read = (
         "SET TRANSACTION ISOLATION LEVEL SNAPSHOT; BEGIN TRAN; SELECT COUNT(*) FROM dbo.t; COMMIT"
     )
-    assert "snapshot isolation is not allowed" in refused(connection, read)
+    assert "snapshot isolation is not allowed" in read_refusal(connection, read)
     run(connection, "IF @@TRANCOUNT > 0 ROLLBACK; SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
     run(connection, "ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON")
     assert run(connection, read) == [(0,)]
@@ -486,7 +486,7 @@ def test_identity_values_are_the_servers(connection: Any) -> None:
     """A value for an identity column needs IDENTITY_INSERT, and moves the next one."""
     run(connection, "CREATE TABLE dbo.t (id int IDENTITY(1,1) NOT NULL, v int)")
     run(connection, "INSERT INTO dbo.t VALUES (10)")
-    assert "IDENTITY_INSERT is set to OFF" in refused(
+    assert "IDENTITY_INSERT is set to OFF" in read_refusal(
         connection, "INSERT INTO dbo.t (id, v) VALUES (5, 11)"
     )
     run(connection, "SET IDENTITY_INSERT dbo.t ON; INSERT INTO dbo.t (id, v) VALUES (5, 11); "
@@ -498,10 +498,10 @@ def test_constraints_can_rest(connection: Any) -> None:
     """NOCHECK lets a foreign key rest; WITH CHECK CHECK looks at all rows."""
     run(connection, "CREATE TABLE dbo.p (a int NOT NULL PRIMARY KEY)")
     run(connection, "CREATE TABLE dbo.c (a int CONSTRAINT fk REFERENCES dbo.p (a))")
-    assert 'FOREIGN KEY constraint "fk"' in refused(connection, "INSERT INTO dbo.c VALUES (1)")
+    assert 'FOREIGN KEY constraint "fk"' in read_refusal(connection, "INSERT INTO dbo.c VALUES (1)")
     run(connection, "ALTER TABLE dbo.c NOCHECK CONSTRAINT ALL")
     run(connection, "INSERT INTO dbo.c VALUES (1)")
-    refused(connection, "ALTER TABLE dbo.c WITH CHECK CHECK CONSTRAINT ALL")
+    read_refusal(connection, "ALTER TABLE dbo.c WITH CHECK CHECK CONSTRAINT ALL")
     run(
         connection, "INSERT INTO dbo.p VALUES (1); ALTER TABLE dbo.c WITH CHECK CHECK CONSTRAINT fk"
     )
@@ -537,8 +537,8 @@ def test_altered_columns_keep_their_values(connection: Any) -> None:
     run(connection, "ALTER TABLE dbo.t ALTER COLUMN b nvarchar(100) NOT NULL")
     run(connection, "EXEC sp_rename N'dbo.t.a', N'A2', N'COLUMN'")
     assert run(connection, "SELECT * FROM dbo.t") == [(1, "x", None, 6)]
-    assert "is dependent on column" in refused(connection, "ALTER TABLE dbo.t DROP COLUMN c")
-    assert "cannot be added" in refused(connection, "ALTER TABLE dbo.t ADD e int NOT NULL")
+    assert "is dependent on column" in read_refusal(connection, "ALTER TABLE dbo.t DROP COLUMN c")
+    assert "cannot be added" in read_refusal(connection, "ALTER TABLE dbo.t ADD e int NOT NULL")
 
 
 # --- limits ---------------------------------------------------------------------------------------
@@ -552,7 +552,7 @@ def test_no_more_than_2100_parameters(
     assert run(connection, statement, *[1] * 2100) == [(2100,)]
     with closing(python_tds(sqlserver, sqlserver_database)) as other:
         statement = "SELECT " + " + ".join(["%s"] * 2101)
-        assert "maximum of 2100" in refused(other, statement, *[1] * 2101)
+        assert "maximum of 2100" in read_refusal(other, statement, *[1] * 2101)
 
 
 def test_keys_have_at_most_900_or_1700_bytes(connection: Any) -> None:
@@ -560,16 +560,18 @@ def test_keys_have_at_most_900_or_1700_bytes(connection: Any) -> None:
     run(connection, "CREATE TABLE dbo.t (a varchar(1701) NOT NULL, b varchar(901) NOT NULL)")
     run(connection, "CREATE INDEX i ON dbo.t (a); CREATE CLUSTERED INDEX c ON dbo.t (b)")
     run(connection, "INSERT INTO dbo.t VALUES (REPLICATE('x', 1700), REPLICATE('x', 900))")
-    assert "1701 bytes" in refused(
+    assert "1701 bytes" in read_refusal(
         connection, "INSERT INTO dbo.t VALUES (REPLICATE('x', 1701), 'x')"
     )
-    assert "901 bytes" in refused(connection, "INSERT INTO dbo.t VALUES ('x', REPLICATE('x', 901))")
+    assert "901 bytes" in read_refusal(
+        connection, "INSERT INTO dbo.t VALUES ('x', REPLICATE('x', 901))"
+    )
 
 
 def test_no_more_than_1024_columns(connection: Any) -> None:
     """A table of more columns is refused with error 1702."""
     columns = ", ".join(f"c{n} int" for n in range(1025))
-    assert "maximum of 1024 columns" in refused(connection, f"CREATE TABLE dbo.t ({columns})")
+    assert "maximum of 1024 columns" in read_refusal(connection, f"CREATE TABLE dbo.t ({columns})")
 
 
 # --- logins ---------------------------------------------------------------------------------------
@@ -627,5 +629,5 @@ def test_a_strict_server_knows_its_texts(sqlserver: SimServer, tmp_path: Path) -
     with running(sqlserver.postgres_url, "--strict", str(known)) as server:
         with closing(microsoft(server, "master")) as own:
             assert run(own, "SELECT 2, ?", 6) == [(2, 6)]
-            assert "unknown text: SELECT 2" in refused(own, "SELECT 2")
+            assert "unknown text: SELECT 2" in read_refusal(own, "SELECT 2")
         assert server.execute("SELECT 2", "master") == [(2,)]

@@ -159,7 +159,7 @@ def plain(value: Any) -> Any:
     return datetime.datetime.fromisoformat(text[:26])  # $ts; the driver keeps microseconds
 
 
-def ranked(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+def rank_rows(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """Return rows with the ranks of their seqvals and commands, and without LSNs."""
     seqvals = sorted({row["__$seqval"] for row in rows})
     commands = sorted({row["__$command_id"] for row in rows})
@@ -208,7 +208,7 @@ def test_recorded_rows(database: Database, case: str) -> None:
     found.sort(key=lambda row: tuple(row[key] for key in keys))
     if case == "primary_key_update":  # correction S1: the two rows have different commands
         recorded[1]["__$command_id"] += 1
-    assert ranked(found) == ranked(recorded)
+    assert rank_rows(found) == rank_rows(recorded)
     assert len({row["__$start_lsn"] for row in found}) == 1
 
 
@@ -293,7 +293,7 @@ def test_ranges_are_checked(database: Database) -> None:
 
 
 def test_capture_is_behind(database: Database) -> None:
-    """With a lag, changes come later; the Agent's stop holds them back."""
+    """Changes arrive after the lag; a stopped Agent holds them back."""
     database.table("customers")
     database.run("EXEC sim.set_lag 1.5")
     database.run("INSERT INTO customers VALUES (1, N'a')")
@@ -410,7 +410,7 @@ def test_scans_are_reported(database: Database) -> None:
 
 
 def test_gating_roles_hide_instances(database: Database, sqlserver: SimServer) -> None:
-    """Who is not in the gating role sees 0x0 as the lowest LSN."""
+    """A login outside the gating role sees 0x0 as the lowest LSN."""
     database.table("customers")
     database.run("CREATE TABLE dbo.secret (a int NOT NULL PRIMARY KEY)")
     database.run("EXEC sys.sp_cdc_enable_table N'dbo', N'secret', @role_name = N'readers'")

@@ -46,12 +46,12 @@ class Backend:
 
     @property
     def has_failed(self) -> bool:
-        """Whether an error has ended the transaction that PostgreSQL is in."""
+        """Return whether an error has ended the transaction that PostgreSQL is in."""
         return self._pg.transaction_status == pq.TransactionStatus.INERROR
 
     @property
     def is_in_transaction(self) -> bool:
-        """Whether PostgreSQL is in a transaction."""
+        """Return whether PostgreSQL is in a transaction."""
         return self._pg.transaction_status != pq.TransactionStatus.IDLE
 
     def run(self, statement: str) -> None:

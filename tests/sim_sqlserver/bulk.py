@@ -12,7 +12,7 @@ from sim_sqlserver.decode import Cursor, Value, read_type
 from sim_sqlserver.decode import Reader as ValueReader
 from sim_sqlserver.errors import SqlError
 from sim_sqlserver.lexer import Statement
-from sim_sqlserver.names import quoted
+from sim_sqlserver.names import quote_name
 
 if TYPE_CHECKING:
     from sim_sqlserver.session import Session
@@ -23,7 +23,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 @dataclass(slots=True)
 class BulkLoad:
-    """What INSERT BULK says.
+    """Content of INSERT BULK.
 
     Attributes:
         options: Upper-case words of WITH.
@@ -50,7 +50,7 @@ class BulkLoad:
         words: frozenset[str] = frozenset()
         if reader.take("WITH"):
             start = reader.at
-            reader.parenthesised()
+            reader.read_parenthesised()
             words = frozenset(t.upper for t in statement.tokens[start : reader.at] if t.upper)
         return cls(table, columns, words)
 
@@ -74,16 +74,16 @@ def load(session: Session, body: bytes) -> int:
     cursor = Cursor(body)
     names, readers = read_metadata(cursor)
     number = ddl.table_id(session, bulk.table)
-    table = ddl.qualified(session, bulk.table)
+    table = ddl.qualify(session, bulk.table)
     columns = [ddl.column_spelling(session, number, name) for name in names]
     identity = {c.name for c in session.columns_of(*_parts(session, bulk.table)) if c.is_identity}
     keeps = "KEEP_IDENTITY" in bulk.options or session.identity_table == number
     kept = [place for place, name in enumerate(columns) if keeps or name not in identity]
-    listed = ", ".join(quoted(columns[place]) for place in kept)
+    listed = ", ".join(quote_name(columns[place]) for place in kept)
     statement = f"copy {table} ({listed}) from stdin"
     with session.statement(writes=True, needs_block=True):
         _without_checks(session, bulk, number)
-        rows = session.backend.copy_in(statement, encoded(cursor, readers, kept))
+        rows = session.backend.copy_in(statement, encode_lines(cursor, readers, kept))
         session.backend.run("set local session_replication_role = origin; set local sim.bulk = '0'")
         session.rows(f"select sim.check_keys({number})")
         if keeps and identity:
@@ -134,7 +134,7 @@ def _with_pointer(read: ValueReader) -> ValueReader:
     return read_value
 
 
-def encoded(cursor: Cursor, readers: list[ValueReader], kept: list[int]) -> Iterator[bytes]:
+def encode_lines(cursor: Cursor, readers: list[ValueReader], kept: list[int]) -> Iterator[bytes]:
     """Yield the rows as lines for COPY, many at a time."""
     lines: list[str] = []
     size = 0
@@ -146,7 +146,7 @@ def encoded(cursor: Cursor, readers: list[ValueReader], kept: list[int]) -> Iter
         if token == 0xD1:
             values = [read(cursor) for read in readers]
         elif token == 0xD2:
-            values = _compressed(cursor, readers)
+            values = _read_compressed(cursor, readers)
         elif token == 0xFD:
             break
         else:
@@ -163,7 +163,7 @@ def encoded(cursor: Cursor, readers: list[ValueReader], kept: list[int]) -> Iter
         yield ("\n".join(lines) + "\n").encode()
 
 
-def _compressed(cursor: Cursor, readers: list[ValueReader]) -> list[Value]:
+def _read_compressed(cursor: Cursor, readers: list[ValueReader]) -> list[Value]:
     bits = cursor.take((len(readers) + 7) // 8)
     return [
         None if bits[place // 8] >> (place % 8) & 1 else read(cursor)

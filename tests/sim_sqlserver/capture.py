@@ -13,13 +13,14 @@ from typing import Any
 import psycopg
 
 from sim_sqlserver.change_rows import CapturedRow, Instance, lsn_bytes, rows_of
-from sim_sqlserver.names import literal, quoted
+from sim_sqlserver.names import literal, quote_name
 from sim_sqlserver.pgoutput import Note, Parser, Transaction
 from sim_sqlserver.sqltypes import parse_type
 
 POLL_S = 0.05
 EMPTY_SCAN_S = 0.25
 SESSIONS_KEPT = 200
+SCAN_LOCK = 743_202
 _EPOCH = datetime.datetime.fromisoformat("2000-01-01")  # naive, in UTC
 
 
@@ -98,9 +99,9 @@ class Capture:
             except (psycopg.OperationalError, psycopg.errors.AdminShutdown):
                 return  # the database is gone, or its server
             except psycopg.Error as error:
-                self._failed(error)
+                self._note_failure(error)
 
-    def _failed(self, error: psycopg.Error) -> None:
+    def _note_failure(self, error: psycopg.Error) -> None:
         """Note an error that stops the scan at one place; the next scan tries again."""
         if str(error) != self._last_error:
             self._last_error = str(error)
@@ -133,7 +134,17 @@ class Capture:
     # --- scans ------------------------------------------------------------------------------------
 
     def scan(self, *, is_forced: bool = False) -> int:
-        """Capture what was committed longer ago than the lag; return the number of transactions."""
+        """Capture what was committed longer ago than the lag; return the number of transactions.
+
+        Another simulator over the same server waits, and then finds nothing left to do.
+        """
+        self._rows(f"select pg_advisory_lock({SCAN_LOCK})")
+        try:
+            return self._scan(is_forced=is_forced)
+        finally:
+            self._rows(f"select pg_advisory_unlock({SCAN_LOCK})")
+
+    def _scan(self, *, is_forced: bool) -> int:
         if not self._rows("select to_regclass('cdc.change_tables')")[0][0]:
             return 0
         if is_forced:  # what is committed may not be flushed yet, and only flushed WAL is decoded
@@ -322,7 +333,7 @@ class Capture:
         return dict(found)
 
     def _copy(self, instance: Instance, lsn: bytes, rows: list[CapturedRow]) -> None:
-        table = f"cdc.{quoted(instance.name + '_CT')}"
+        table = f"cdc.{quote_name(instance.name + '_CT')}"
         has_command = bool(
             self._rows(
                 f"select 1 from pg_attribute where attrelid = {instance.number}::oid "
@@ -330,7 +341,7 @@ class Capture:
             )
         )
         names = ["__$start_lsn", "__$seqval", "__$operation", "__$update_mask", *instance.columns]
-        listed = ", ".join(quoted(name) for name in names)
+        listed = ", ".join(quote_name(name) for name in names)
         listed += ', "__$command_id"' if has_command else ""
         lines = []
         start = b"\\\\x" + lsn.hex().encode()
@@ -391,14 +402,14 @@ class Capture:
             )
 
     def _follow_type(self, instance: Instance, name: str, wanted: str) -> bool:
-        table = f"cdc.{quoted(instance.name + '_CT')}"
+        table = f"cdc.{quote_name(instance.name + '_CT')}"
         now = self._rows(
             f"select sim.type_spelling(atttypid, atttypmod) from pg_attribute "
             f"where attrelid = {instance.number}::oid and attname = {literal(name)}"
         )
         if not now or now[0][0] == wanted:
             return False
-        column = quoted(name)
+        column = quote_name(name)
         self._rows(
             f"alter table {table} alter {column} type {wanted} using {column}::text::{wanted}"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sqlglot import exp
 
@@ -111,16 +110,16 @@ def call(node: exp.Anonymous) -> exp.Expression:
         texts = [_text_of(value, 0) for value in node.expressions]
         return exp.Anonymous(this=name, expressions=texts)
     if name in ("ms_charindex", "ms_left", "ms_right", "ms_replace", "ms_upper", "ms_lower"):
-        node.set("expressions", [_unmarked(value) for value in node.expressions])
+        node.set("expressions", [_unmark(value) for value in node.expressions])
     return node
 
 
-def _unmarked(node: exp.Expression) -> exp.Expression:
+def _unmark(node: exp.Expression) -> exp.Expression:
     return exp.Literal.string(str(node.this)) if isinstance(node, exp.National) else node
 
 
 def _as_text(node: exp.Expression) -> exp.Expression:
-    return exp.cast(_unmarked(node), "text")
+    return exp.cast(_unmark(node), "text")
 
 
 def _is_wide(node: exp.Expression) -> bool:
@@ -143,7 +142,7 @@ def _number(value: int) -> exp.Expression:
 
 
 def _text_of(value: exp.Expression, style: int) -> exp.Expression:
-    return _function("sim.to_text", _unmarked(value), _number(style))
+    return _function("sim.to_text", _unmark(value), _number(style))
 
 
 def _cast(node: exp.Anonymous) -> exp.Expression:
@@ -155,7 +154,7 @@ def _cast(node: exp.Anonymous) -> exp.Expression:
         return _cast_text(value, wanted, style)
     if wanted.name in BINARIES | {"image", "rowversion"}:
         return _cast_binary(value, wanted, style, is_wide=bool(node.meta.get("wide")))
-    return _cast_scalar(_unmarked(value), wanted)
+    return _cast_scalar(_unmark(value), wanted)
 
 
 def _cast_text(value: exp.Expression, wanted: SqlType, style: int) -> exp.Expression:
@@ -173,7 +172,7 @@ def _cast_binary(
     if is_wide:
         out = _function("sim.utf16", _as_text(value))
     else:
-        out = _function("sim.to_binary", _unmarked(value), _number(style))
+        out = _function("sim.to_binary", _unmark(value), _number(style))
     if wanted.length and wanted.length != MAX:
         out = _function("substring", out, _number(1), _number(wanted.length))
     if wanted.name == "binary":
@@ -219,8 +218,3 @@ def _cast_time(value: exp.Expression, wanted: SqlType) -> exp.Expression:
 def _plain(value: exp.Expression, postgres_type: str) -> exp.Expression:
     spelled = exp.DataType.build(postgres_type, dialect="postgres", udt=True)
     return exp.Cast(this=value, to=spelled)
-
-
-def widened(sql_type: SqlType) -> SqlType:
-    """Return the type of a text result, at least one character long."""
-    return replace(sql_type, length=1) if sql_type.length == 0 and sql_type.is_text else sql_type

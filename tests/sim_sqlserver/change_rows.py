@@ -123,7 +123,7 @@ def _has_new_key(change: Change, key: Sequence[str]) -> bool:
     return any(change.old[place] != change.new[place] for place in places)
 
 
-def _wanted(
+def _find_places(
     change: Change, instances: Mapping[int, Sequence[Instance]]
 ) -> Iterator[tuple[Instance, list[int]]]:
     """Yield the table's instances with the places of their columns in the change; -1 if absent."""
@@ -149,7 +149,7 @@ def _side(
     command: int,
     instances: Mapping[int, Sequence[Instance]],
 ) -> Iterator[tuple[Instance, CapturedRow]]:
-    for instance, places in _wanted(change, instances):
+    for instance, places in _find_places(change, instances):
         values = _pick(change.old if operation == DELETE else change.new, places)
         if operation == DELETE:
             values = [None if p in instance.texts else v for p, v in enumerate(values)]
@@ -170,7 +170,7 @@ def _plain(
         return
     if change.old == change.new:
         return  # the server writes nothing to its log
-    for instance, places in _wanted(change, instances):
+    for instance, places in _find_places(change, instances):
         old, new = _pick(change.old, places), _pick(change.new, places)
         changed = [p for p in range(len(places)) if old[p] != new[p]]
         if not changed:

@@ -108,7 +108,7 @@ class Connection(threading.Thread):
         try:
             self._open(login)
         except SqlError as error:
-            data = replies.message(error) + replies.done(replies.ERROR)
+            data = replies.message(error) + replies.make_done(replies.ERROR)
             self._stream.send_message(data)
             raise wire.Disconnected from error
         answer = replies.login_ack(
@@ -145,7 +145,7 @@ class Connection(threading.Thread):
         return self._has_attention
 
     def _acknowledge(self) -> None:
-        self._stream.send_message(replies.done(replies.ATTENTION))
+        self._stream.send_message(replies.make_done(replies.ATTENTION))
 
     def _request(self, kind: int, body: bytes) -> None:
         session = self._session
@@ -209,7 +209,7 @@ def _manage(session: Session, cursor: Cursor, reply: Reply) -> None:
             session.begin()
     else:
         raise SqlError(8186, f"The simulator does not know transaction request {kind}.")
-    reply.done(0, 0, 0)
+    reply.add_done(0, 0, 0)
 
 
 def _set_level(session: Session, level: int) -> None:
@@ -225,7 +225,7 @@ def _bulk(session: Session, body: bytes, reply: Reply) -> None:
         session.report(error)
         return
     session.rowcount = rows
-    reply.done(replies.COUNT, replies.BULK, rows)
+    reply.add_done(replies.COUNT, replies.BULK, rows)
 
 
 def _headers(body: bytes) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from sim_sqlserver.ddl_parse import ColumnDef, ConstraintDef, IndexDef, Name
 from sim_sqlserver.errors import SqlError
-from sim_sqlserver.names import literal, quoted
+from sim_sqlserver.names import literal, quote_name
 from sim_sqlserver.sqltypes import SqlType, parse_type, postgres_type
 
 INDEX_COLUMNS_MAX = 32
@@ -17,7 +17,7 @@ TABLE_COLUMNS_MAX = 1024
 
 
 class Database(Protocol):
-    """What DDL needs of a session."""
+    """Part of a session that DDL needs."""
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         """Run a PostgreSQL statement in the session's transaction."""
@@ -36,17 +36,19 @@ class Database(Protocol):
         ...
 
 
-def qualified(database: Database, name: Name) -> str:
+def qualify(database: Database, name: Name) -> str:
     """Return a table's quoted name."""
     schema, table = name
     if table.startswith("#"):
-        return quoted(table)
-    return f"{quoted(database.spelling(schema or 'dbo'))}.{quoted(database.spelling(table))}"
+        return quote_name(table)
+    return (
+        f"{quote_name(database.spelling(schema or 'dbo'))}.{quote_name(database.spelling(table))}"
+    )
 
 
 def table_id(database: Database, name: Name) -> int:
     """Return a table's object id; raises SqlError 4902."""
-    found = database.rows(f"select to_regclass({literal(qualified(database, name))})::oid::int")
+    found = database.rows(f"select to_regclass({literal(qualify(database, name))})::oid::int")
     if found[0][0] is None:
         shown = ".".join(part for part in name if part)
         raise SqlError(4902, f'Cannot find the object "{shown}" because it does not exist.')
@@ -77,9 +79,9 @@ def create_table(
     schema = name[0] or "dbo"
     is_temporary = name[1].startswith("#")
     table = (
-        quoted(name[1])
+        quote_name(name[1])
         if is_temporary
-        else f"{quoted(database.spelling(schema))}.{quoted(name[1])}"
+        else f"{quote_name(database.spelling(schema))}.{quote_name(name[1])}"
     )
     if not is_temporary and not database.rows(
         f"select 1 from pg_namespace where nspname = {literal(database.spelling(schema))}"
@@ -122,7 +124,7 @@ def _register(database: Database, table: str) -> int:
 
 def _column_sql(database: Database, column: ColumnDef, *, with_default: bool = True) -> str:
     assert column.type is not None
-    text = f"{quoted(column.name)} {database.need_type(column.type)}"
+    text = f"{quote_name(column.name)} {database.need_type(column.type)}"
     text += _collate(column)
     if column.is_nullable is False or column.identity is not None:
         text += " not null"
@@ -219,7 +221,7 @@ def _computed_sql(database: Database, table: str, number: int, column: ColumnDef
         f"(select ({expression}) as v from {table} limit 1) as x on true"
     )
     postgres = _computed_type(str(found[0][0]))
-    return f"{quoted(column.name)} {postgres} generated always as ({expression}) stored"
+    return f"{quote_name(column.name)} {postgres} generated always as ({expression}) stored"
 
 
 def _add_computed(database: Database, table: str, number: int, column: ColumnDef) -> None:
@@ -242,7 +244,7 @@ def _computed_type(shown: str) -> str:
 
 def add_columns(database: Database, name: Name, columns: Iterable[ColumnDef]) -> None:
     """Add columns; a default fills existing rows only if the column is NOT NULL or says so."""
-    number, table = table_id(database, name), qualified(database, name)
+    number, table = table_id(database, name), qualify(database, name)
     for column in columns:
         if column.computed:
             _add_computed(database, table, number, column)
@@ -259,7 +261,9 @@ def add_columns(database: Database, name: Name, columns: Iterable[ColumnDef]) ->
             raise SqlError(4901, said) from error
         if column.default is not None and not fills:
             value = database.expression(column.default[1])
-            database.rows(f"alter table {table} alter {quoted(column.name)} set default {value}")
+            database.rows(
+                f"alter table {table} alter {quote_name(column.name)} set default {value}"
+            )
         _after_column(database, table, number, column)
     _touch(database, number)
 
@@ -273,7 +277,7 @@ def _touch(database: Database, number: int) -> None:
 
 def alter_column(database: Database, name: Name, column: ColumnDef) -> None:
     """Change type, collation and nullability of a column."""
-    number, table = table_id(database, name), qualified(database, name)
+    number, table = table_id(database, name), qualify(database, name)
     place = _number_of(database, number, column.name)
     spelled = column_spelling(database, number, column.name)
     assert column.type is not None
@@ -284,7 +288,7 @@ def alter_column(database: Database, name: Name, column: ColumnDef) -> None:
         f"select pg_get_expr(adbin, adrelid) from pg_attrdef where adrelid = {number} "
         f"and adnum = {place}"
     )
-    quoted_name = quoted(spelled)
+    quoted_name = quote_name(spelled)
     if default:
         database.rows(f"alter table {table} alter {quoted_name} drop default")
     database.rows(
@@ -317,12 +321,12 @@ def _conversion(database: Database, number: int, place: int, spelled: str, wante
     )
     now = str(found[0][0])
     if wanted.is_text and now in ("varchar", "nvarchar", "char", "nchar", "text", "ntext"):
-        text = quoted(spelled)
+        text = quote_name(spelled)
         if wanted.name in ("char", "nchar"):
             return f"sim.blank_to({text}, {wanted.length})::{postgres_type(wanted)}"
         return f"{text}::{postgres_type(wanted)}"
     if now == wanted.name or postgres_type(wanted).startswith(("int", "numeric")):
-        return f"{quoted(spelled)}::text::{postgres_type(wanted)}"
+        return f"{quote_name(spelled)}::text::{postgres_type(wanted)}"
     converted = database.expression(f"CAST([{spelled}] AS {wanted.text})", table=number)
     return f"({converted})::{postgres_type(wanted)}"
 
@@ -331,7 +335,7 @@ def drop_columns(
     database: Database, name: Name, columns: Iterable[str], *, if_exists: bool
 ) -> None:
     """Drop columns; raises SqlError 5074 if a constraint depends on one."""
-    number, table = table_id(database, name), qualified(database, name)
+    number, table = table_id(database, name), qualify(database, name)
     for column in columns:
         try:
             place = _number_of(database, number, column)
@@ -350,7 +354,7 @@ def drop_columns(
             raise SqlError(5074, said)
         database.rows(f"select sim.drop_normaliser({number})")
         spelled = column_spelling(database, number, column)
-        database.rows(f"alter table {table} drop column {quoted(spelled)}")
+        database.rows(f"alter table {table} drop column {quote_name(spelled)}")
     _touch(database, number)
 
 
@@ -363,7 +367,7 @@ def drop_table(database: Database, name: Name, *, if_exists: bool) -> None:
             return
         said = f"Cannot drop the table '{name[1]}', because it does not exist."
         raise SqlError(3701, said, severity=11, state=5) from error
-    database.rows(f"drop table {qualified(database, name)}")
+    database.rows(f"drop table {qualify(database, name)}")
     for state in ("tables", "triggers", "defaults", "checks", "computed", "collations"):
         column = "id" if state == "tables" else "table_id"
         database.rows(f"delete from sim.{state} where {column} = {number}")
@@ -379,7 +383,7 @@ def add_constraint(
     database: Database, name: Name, constraint: ConstraintDef, *, is_checked: bool = True
 ) -> None:
     """Add a constraint to a table."""
-    number, table = table_id(database, name), qualified(database, name)
+    number, table = table_id(database, name), qualify(database, name)
     if constraint.kind == "default":
         _add_default(database, table, number, constraint, name[1])
     elif constraint.kind == "check":
@@ -396,7 +400,7 @@ def _add_default(
     place = _number_of(database, number, constraint.column)
     spelled = column_spelling(database, number, constraint.column)
     value = database.expression(constraint.expression)
-    database.rows(f"alter table {table} alter {quoted(spelled)} set default {value}")
+    database.rows(f"alter table {table} alter {quote_name(spelled)} set default {value}")
     name = constraint.name or _system_name("DF", shown, spelled)
     _note_default(database, number, place, name, constraint.expression)
 
@@ -413,7 +417,9 @@ def _add_check(
     name = constraint.name or _system_name("CK", shown)
     condition = database.expression(constraint.expression, table=number, is_condition=True)
     valid = "" if is_checked else " not valid"
-    database.rows(f"alter table {table} add constraint {quoted(name)} check ({condition}){valid}")
+    database.rows(
+        f"alter table {table} add constraint {quote_name(name)} check ({condition}){valid}"
+    )
     place = _number_of(database, number, constraint.column) if constraint.column else 0
     database.rows(
         f"insert into sim.checks values ({number}, {literal(name)}, "
@@ -422,7 +428,7 @@ def _add_check(
 
 
 def _columns_of(database: Database, number: int, columns: Iterable[str]) -> list[str]:
-    return [quoted(column_spelling(database, number, column)) for column in columns]
+    return [quote_name(column_spelling(database, number, column)) for column in columns]
 
 
 def _add_foreign(
@@ -441,12 +447,12 @@ def _add_foreign(
     columns = ", ".join(_columns_of(database, number, (c for c, _ in constraint.columns)))
     name = constraint.name or _system_name("FK", shown[1])
     database.rows(f"select sim.make_immediate({referred})")
-    target = qualified(database, referred_name)
+    target = qualify(database, referred_name)
     if constraint.referenced_columns:
         target += f" ({', '.join(_columns_of(database, referred, constraint.referenced_columns))})"
     valid = "" if is_checked else " not valid"
     database.rows(
-        f"alter table {table} add constraint {quoted(name)} foreign key ({columns}) references "
+        f"alter table {table} add constraint {quote_name(name)} foreign key ({columns}) references "
         f"{target} on delete {constraint.on_delete} on update {constraint.on_update}{valid}"
     )
 
@@ -473,13 +479,13 @@ def _add_key(
         if nullable:
             said = f"Cannot define PRIMARY KEY constraint on nullable column in table '{shown}'."
             raise SqlError(8111, said)
-    listed = ", ".join(quoted(column) for column in names)
+    listed = ", ".join(quote_name(column) for column in names)
     database.rows(
-        f"alter table {table} add constraint {quoted(name)} {kind} ({listed}) "
+        f"alter table {table} add constraint {quote_name(name)} {kind} ({listed}) "
         "deferrable initially immediate"
     )
     if is_clustered:
-        database.rows(f"alter table {table} cluster on {quoted(name)}")
+        database.rows(f"alter table {table} cluster on {quote_name(name)}")
     normalise(database, number)
 
 
@@ -499,8 +505,8 @@ def check_key_types(database: Database, number: int, names: Iterable[str], key: 
 
 def create_index(database: Database, index: IndexDef) -> None:
     """Create an index."""
-    number, table = table_id(database, index.table), qualified(database, index.table)
-    name = quoted(f"ix${index.name}${number}")
+    number, table = table_id(database, index.table), qualify(database, index.table)
+    name = quote_name(f"ix${index.name}${number}")
     columns = [(column_spelling(database, number, c), d) for c, d in index.columns]
     if index.is_columnstore:
         columns = columns or [
@@ -510,7 +516,7 @@ def create_index(database: Database, index: IndexDef) -> None:
             )
         ]
     check_key_types(database, number, (c for c, _ in columns), index.name)
-    listed = ", ".join(quoted(c) + (" desc" if d else "") for c, d in columns)
+    listed = ", ".join(quote_name(c) + (" desc" if d else "") for c, d in columns)
     unique = "unique " if index.is_unique else ""
     text = f"create {unique}index {name} on {table} ({listed})"
     if index.included:
@@ -537,7 +543,7 @@ def create_index(database: Database, index: IndexDef) -> None:
 
 
 def _store_pieces(name: str, sql_type: SqlType, collation: str) -> str:
-    column = f"new.{quoted(name)}"
+    column = f"new.{quote_name(name)}"
     kind = sql_type.name
     if kind == "datetime":
         return f"{column} := sim.store_datetime({column});"
@@ -565,7 +571,7 @@ def _store_pieces(name: str, sql_type: SqlType, collation: str) -> str:
 
 def _key_bytes(name: str, sql_type: SqlType) -> tuple[int, str]:
     """Return the most bytes that a column needs in a key, and the expression of those of a row."""
-    column = f"new.{quoted(name)}"
+    column = f"new.{quote_name(name)}"
     if sql_type.name in ("nvarchar", "nchar", "sysname"):
         most = 2 * (sql_type.length or 128)
         return most, f"coalesce(2 * sim.utf16_length({column}), 0)"

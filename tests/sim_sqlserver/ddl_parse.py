@@ -81,7 +81,7 @@ class Reader:
 
     @property
     def is_done(self) -> bool:
-        """Whether all tokens were read."""
+        """Return whether all tokens were read."""
         return self.at >= len(self.tokens)
 
     def word(self, ahead: int = 0) -> str:
@@ -121,7 +121,7 @@ class Reader:
             parts.append("" if self.mark() == "." else self.identifier())
         return (parts[-2] if len(parts) > 1 else "", parts[-1])
 
-    def parenthesised(self) -> str:
+    def read_parenthesised(self) -> str:
         """Read ( .. ) and return the text inside."""
         self.need("(")
         start, depth = self.at, 1
@@ -172,7 +172,7 @@ class Reader:
         words = name
         while self.word() in ("VARYING", "PRECISION", "CHARACTER", "CHAR", "TEXT"):
             words += f" {self.identifier()}"
-        arguments = f"({self.parenthesised()})" if self.mark() == "(" else ""
+        arguments = f"({self.read_parenthesised()})" if self.mark() == "(" else ""
         try:
             return parse_type(words + arguments)
         except ValueError as error:
@@ -184,12 +184,12 @@ class Reader:
         while True:
             if self.word() == "WITH" and self.mark(1) == "(":
                 self.at += 1
-                self.parenthesised()
+                self.read_parenthesised()
             elif self.word() in ("ON", "TEXTIMAGE_ON", "FILESTREAM_ON"):
                 self.at += 1
                 self.identifier()
                 if self.mark() == "(":
-                    self.parenthesised()
+                    self.read_parenthesised()
             else:
                 return
 
@@ -199,7 +199,9 @@ def read_column(reader: Reader) -> tuple[ColumnDef, list[ConstraintDef]]:
     column = ColumnDef(reader.identifier())
     constraints: list[ConstraintDef] = []
     if reader.take("AS"):
-        column.computed = reader.parenthesised() if reader.mark() == "(" else _expression(reader)
+        column.computed = (
+            reader.read_parenthesised() if reader.mark() == "(" else _expression(reader)
+        )
         column.is_persisted = reader.take("PERSISTED")
         if column.is_persisted and reader.take("NOT", "NULL"):
             column.is_nullable = False
@@ -301,7 +303,7 @@ def read_constraint(reader: Reader, name: str = "", column: str = "") -> Constra
         return constraint
     if reader.take("CHECK"):
         reader.take("NOT", "FOR", "REPLICATION")
-        return ConstraintDef("check", name, expression=reader.parenthesised(), column=column)
+        return ConstraintDef("check", name, expression=reader.read_parenthesised(), column=column)
     if reader.take("DEFAULT"):
         constraint = ConstraintDef("default", name, expression=_expression(reader))
         if reader.take("FOR"):
@@ -349,7 +351,7 @@ def read_items(reader: Reader) -> tuple[list[ColumnDef], list[ConstraintDef], li
         elif reader.word() == "INDEX":
             indexes.append(_read_inline_index(reader))
         elif reader.take("PERIOD", "FOR", "SYSTEM_TIME"):
-            reader.parenthesised()
+            reader.read_parenthesised()
         else:
             column, own = read_column(reader)
             columns.append(column)

@@ -15,7 +15,7 @@ from sim_sqlserver.ddl_parse import (
     read_items,
 )
 from sim_sqlserver.errors import SqlError
-from sim_sqlserver.names import literal, quoted
+from sim_sqlserver.names import literal, quote_name
 
 if TYPE_CHECKING:
     from sim_sqlserver.lexer import Statement
@@ -32,7 +32,7 @@ def run(session: Session, statement: Statement) -> None:
     assert session.reply is not None
     if words[1] == "DATABASE":
         _database(session, reader)
-        session.reply.done(0, 0, 0)
+        session.reply.add_done(0, 0, 0)
         return
     with session.statement(writes=True, needs_block=True):
         if words[0] == "TRUNCATE":
@@ -50,7 +50,7 @@ def run(session: Session, statement: Statement) -> None:
     if not session.trancount:
         session.database.names_changed()
         session.has_ddl = False
-    session.reply.done(0, 0, 0)
+    session.reply.add_done(0, 0, 0)
 
 
 def _create(session: Session, reader: Reader, statement: Statement) -> None:
@@ -70,7 +70,7 @@ def _create(session: Session, reader: Reader, statement: Statement) -> None:
         if session.rows(found):
             said = f"There is already an object named '{name_}' in the database."
             raise SqlError(2714, said, state=6)
-        session.rows(f"create schema {quoted(name_)}")
+        session.rows(f"create schema {quote_name(name_)}")
     elif reader.take("VIEW") or reader.take("OR", "ALTER", "VIEW"):
         _view(session, reader)
     elif kind == "TRIGGER" or (kind == "OR" and reader.word(2) == "TRIGGER"):
@@ -85,11 +85,11 @@ def _view(session: Session, reader: Reader) -> None:
     schema, name = reader.name()
     columns = ""
     if reader.mark() == "(":
-        columns = f" ({', '.join(quoted(c) for c in reader.names())})"
+        columns = f" ({', '.join(quote_name(c) for c in reader.names())})"
     while not reader.take("AS"):
         reader.at += 1
     done = session.rewritten(reader.slice(reader.at, len(reader.tokens)))
-    full = f"{quoted(session.spelling(schema or 'dbo'))}.{quoted(name)}"
+    full = f"{quote_name(session.spelling(schema or 'dbo'))}.{quote_name(name)}"
     session.rows(f"create or replace view {full}{columns} as {session.fill(done.sql)}")
 
 
@@ -126,8 +126,8 @@ def _alter(session: Session, reader: Reader, statement: Statement) -> None:
         reader.need("TRANSFER")
         name = reader.name()
         session.rows(
-            f"alter table {ddl.qualified(session, name)} "
-            f"set schema {quoted(session.spelling(target))}"
+            f"alter table {ddl.qualify(session, name)} "
+            f"set schema {quote_name(session.spelling(target))}"
         )
     elif reader.word() not in ("INDEX", "AUTHORIZATION", "LOGIN", "USER"):
         raise SqlError(102, f"The simulator does not know ALTER {reader.word()}.", severity=15)
@@ -198,7 +198,7 @@ def _drop_from(session: Session, name: Name, reader: Reader) -> None:
 
 def drop_constraint(session: Session, name: Name, what: str, *, if_exists: bool) -> None:
     """Drop a constraint of a table; raises SqlError 3728."""
-    number, table = ddl.table_id(session, name), ddl.qualified(session, name)
+    number, table = ddl.table_id(session, name), ddl.qualify(session, name)
     default = session.rows(
         f"delete from sim.defaults where table_id = {number} and lower(name) = "
         f"lower({literal(what)}) returning column_number"
@@ -208,7 +208,7 @@ def drop_constraint(session: Session, name: Name, what: str, *, if_exists: bool)
             f"select attname from pg_attribute where attrelid = {number} "
             f"and attnum = {default[0][0]}"
         )
-        session.rows(f"alter table {table} alter {quoted(column[0][0])} drop default")
+        session.rows(f"alter table {table} alter {quote_name(column[0][0])} drop default")
         return
     found = session.rows(
         f"select conname from pg_constraint where conrelid = {number} "
@@ -226,7 +226,7 @@ def drop_constraint(session: Session, name: Name, what: str, *, if_exists: bool)
         f"delete from sim.checks where table_id = {number} and lower(name) = lower({literal(what)})"
     )
     if found:
-        session.rows(f"alter table {table} drop constraint {quoted(found[0][0])}")
+        session.rows(f"alter table {table} drop constraint {quote_name(found[0][0])}")
 
 
 def _constraint_names(session: Session, name: Name, reader: Reader) -> list[str]:
@@ -246,7 +246,7 @@ def _constraint_names(session: Session, name: Name, reader: Reader) -> list[str]
 
 def disable_constraint(session: Session, name: Name, constraint: str) -> None:
     """Stop checking a foreign key or check: it is dropped, and its definition kept."""
-    number, table = ddl.table_id(session, name), ddl.qualified(session, name)
+    number, table = ddl.table_id(session, name), ddl.qualify(session, name)
     found = session.rows(
         "select conname, contype::text, pg_get_constraintdef(oid), "
         "json_build_object('id', oid::int, "
@@ -269,12 +269,12 @@ def disable_constraint(session: Session, name: Name, constraint: str) -> None:
         f"insert into sim.disabled values ({number}, {literal(conname)}, {literal(kind)}, "
         f"{literal(definition)}, {literal(details)})"
     )
-    session.rows(f"alter table {table} drop constraint {quoted(conname)}")
+    session.rows(f"alter table {table} drop constraint {quote_name(conname)}")
 
 
 def enable_constraint(session: Session, name: Name, constraint: str, *, is_checked: bool) -> None:
     """Check a constraint again; without WITH CHECK it stays not trusted."""
-    number, table = ddl.table_id(session, name), ddl.qualified(session, name)
+    number, table = ddl.table_id(session, name), ddl.qualify(session, name)
     found = session.rows(
         f"delete from sim.disabled where table_id = {number} and lower(name) = "
         f"lower({literal(constraint)}) returning name, definition"
@@ -285,7 +285,7 @@ def enable_constraint(session: Session, name: Name, constraint: str, *, is_check
     conname, definition = found[0]
     valid = "" if is_checked else " not valid"
     plain = str(definition).removesuffix(" NOT VALID")
-    session.rows(f"alter table {table} add constraint {quoted(conname)} {plain}{valid}")
+    session.rows(f"alter table {table} add constraint {quote_name(conname)} {plain}{valid}")
 
 
 def _trust(session: Session, number: int, table: str, name: str, *, is_checked: bool) -> None:
@@ -296,7 +296,7 @@ def _trust(session: Session, number: int, table: str, name: str, *, is_checked: 
     if not found:
         raise SqlError(4917, f"Constraint '{name}' does not exist.")
     if is_checked:
-        session.rows(f"alter table {table} validate constraint {quoted(found[0][0])}")
+        session.rows(f"alter table {table} validate constraint {quote_name(found[0][0])}")
         session.rows(
             f"delete from sim.untrusted where table_id = {number} and name = {literal(found[0][0])}"
         )
@@ -328,13 +328,13 @@ def _drop(session: Session, reader: Reader) -> None:
 
 def _drop_view(session: Session, name: Name, *, if_exists: bool) -> None:
     shown = "if exists " if if_exists else ""
-    session.rows(f"drop view {shown}{ddl.qualified(session, name)}")
+    session.rows(f"drop view {shown}{ddl.qualify(session, name)}")
 
 
 def _drop_schema(session: Session, name: Name, *, if_exists: bool) -> None:
     shown = "if exists " if if_exists else ""
     try:
-        session.rows(f"drop schema {shown}{quoted(session.spelling(name[1]))}")
+        session.rows(f"drop schema {shown}{quote_name(session.spelling(name[1]))}")
     except SqlError as error:
         if error.number != 3726:
             raise
@@ -374,7 +374,7 @@ def _truncate(session: Session, reader: Reader) -> None:
         said = f"Cannot truncate table '{shown}' because it is being referenced by a FOREIGN KEY "
         raise SqlError(4712, said + "constraint.")
     session.database.check_truncate(session, number, shown)
-    session.rows(f"truncate table {ddl.qualified(session, name)} restart identity")
+    session.rows(f"truncate table {ddl.qualify(session, name)} restart identity")
 
 
 def select_into(session: Session, done: Rewritten, sql: str) -> None:
@@ -383,9 +383,9 @@ def select_into(session: Session, done: Rewritten, sql: str) -> None:
     schema, name = done.into
     is_temporary = name.startswith("#")
     full = (
-        quoted(name)
+        quote_name(name)
         if is_temporary
-        else f"{quoted(session.spelling(schema or 'dbo'))}.{quoted(name)}"
+        else f"{quote_name(session.spelling(schema or 'dbo'))}.{quote_name(name)}"
     )
     kind = "temporary table" if is_temporary else "table"
     with session.statement(writes=True, needs_block=True):
@@ -398,7 +398,7 @@ def select_into(session: Session, done: Rewritten, sql: str) -> None:
         session.database.names_changed()
     session.rowcount = rows
     assert session.reply is not None
-    session.reply.done(replies.COUNT, replies.SELECT, rows)
+    session.reply.add_done(replies.COUNT, replies.SELECT, rows)
 
 
 def grant(session: Session, statement: Statement) -> None:
@@ -418,7 +418,7 @@ def grant(session: Session, statement: Statement) -> None:
         else:
             session.rows(f"delete from sim.rights where (login, kind, name) = {row}")
     assert session.reply is not None
-    session.reply.done(0, 0, 0)
+    session.reply.add_done(0, 0, 0)
 
 
 _DATABASE_OPTIONS = {

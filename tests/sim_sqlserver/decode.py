@@ -53,7 +53,7 @@ class Cursor:
 
     @property
     def is_done(self) -> bool:
-        """Whether all bytes were taken."""
+        """Return whether all bytes were taken."""
         return self.at >= len(self.data)
 
 
@@ -72,7 +72,7 @@ def read_type(cursor: Cursor) -> tuple[SqlType, Reader]:
     if token == 0x28:
         return SqlType("date"), _sized1(lambda b: _date(int.from_bytes(b, "little")))
     if token in (0x29, 0x2A, 0x2B):
-        return _scaled(token, cursor.byte())
+        return _read_scaled(token, cursor.byte())
     if token == 0xF0:
         raise ValueError("CLR type from a client")
     if token == 0xF1:
@@ -216,7 +216,7 @@ def _clock(ticks: int, digits: int = 7) -> str:
     return f"{minutes // 60:02}:{minutes % 60:02}:{second:02}.{rest:07}"[: 9 + digits]
 
 
-def _scaled(token: int, scale: int) -> tuple[SqlType, Reader]:
+def _read_scaled(token: int, scale: int) -> tuple[SqlType, Reader]:
     width = 3 if scale <= 2 else 4 if scale <= 4 else 5
     factor = 10 ** (7 - scale)
 

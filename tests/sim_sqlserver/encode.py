@@ -60,13 +60,13 @@ def _integers(size: int, oid: int) -> Encoder:
     if wire > size:
         return lambda value: _NULL1 if value is None else head + value[: wire - size - 1 : -1]
 
-    def widened(value: bytes | None) -> bytes:
+    def widen(value: bytes | None) -> bytes:
         if value is None:
             return _NULL1
         number = int.from_bytes(value, "big", signed=wire > 1)
         return head + number.to_bytes(size, "little", signed=True)
 
-    return widened
+    return widen
 
 
 def _floats(size: int, oid: int) -> Encoder:
@@ -178,7 +178,7 @@ def _split(value: bytes, oid: int) -> tuple[int, int]:
     return _days_of(text[:10]), _ticks_of(text[11:27]) if len(text) > 10 else 0
 
 
-def _scaled(ticks: int, scale: int) -> bytes:
+def _scale(ticks: int, scale: int) -> bytes:
     units = ticks // int(10 ** (7 - scale))
     return units.to_bytes(3 if scale <= 2 else 4 if scale <= 4 else 5, "little")
 
@@ -195,10 +195,10 @@ def _times(sql_type: SqlType, oid: int) -> Encoder:
         if name == "date":
             return b"\x03" + days.to_bytes(3, "little")
         if name == "time":
-            data = _scaled(ticks, scale)
+            data = _scale(ticks, scale)
             return bytes((len(data),)) + data
         if name == "datetime2":
-            data = _scaled(ticks, scale)
+            data = _scale(ticks, scale)
             return bytes((len(data) + 3,)) + data + days.to_bytes(3, "little")
         if name == "datetime":
             third = (ticks * 300 + 5_000_000) // 10**7
@@ -216,7 +216,7 @@ def _offset_time(value: bytes, scale: int, oid: int) -> bytes:
         text = value.decode()
         shown = text[28:34]
         offset = int(shown[:3]) * 60 + int(shown[0] + shown[4:6]) if shown else 0
-    data = _scaled(ticks, scale) + days.to_bytes(3, "little") + struct.pack("<h", offset)
+    data = _scale(ticks, scale) + days.to_bytes(3, "little") + struct.pack("<h", offset)
     return bytes((len(data),)) + data
 
 

@@ -36,7 +36,7 @@ class Token:
 
     @property
     def upper(self) -> str:
-        """Upper-case word, empty for anything that is no word."""
+        """Upper-case word, empty for other tokens."""
         return self.text.upper() if self.kind == "word" else ""
 
     @property

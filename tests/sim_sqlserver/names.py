@@ -21,7 +21,7 @@ def short_name(name: str) -> str:
     return f"{kept}~{hashlib.sha256(name.encode()).hexdigest()[:20]}"
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return a PostgreSQL identifier."""
     return '"' + short_name(name).replace('"', '""') + '"'
 
@@ -46,7 +46,7 @@ class NameBook:
         self.version = 0
         self._loaded = -1
 
-    def changed(self) -> None:
+    def note_change(self) -> None:
         """Let the names be read again, because DDL has run."""
         with self._lock:
             self.version += 1

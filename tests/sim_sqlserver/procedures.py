@@ -12,7 +12,7 @@ from sim_sqlserver.ddl_parse import Reader
 from sim_sqlserver.errors import SqlError
 from sim_sqlserver.lexer import Statement, Token, tokenize
 from sim_sqlserver.metadata import Column, collation_bytes
-from sim_sqlserver.names import literal, quoted
+from sim_sqlserver.names import literal, quote_name
 from sim_sqlserver.sqltypes import DEFAULT_COLLATION, SqlType
 from sim_sqlserver.variables import Variable, split_at_commas, split_declarations
 
@@ -165,7 +165,7 @@ def begin_bulk(session: Session, statement: Statement) -> None:
 
     session.bulk = BulkLoad.parse(statement)
     assert session.reply is not None
-    session.reply.done(0, 0, 0)
+    session.reply.add_done(0, 0, 0)
 
 
 # --- catalogue ------------------------------------------------------------------------------------
@@ -226,9 +226,9 @@ def _rename_column(session: Session, parts: list[str], new: str) -> None:
     number = ddl.table_id(session, table)
     spelled = ddl.column_spelling(session, number, parts[-1])
     session.database.check_rename(session, number, spelled)
-    full = ddl.qualified(session, table)
+    full = ddl.qualify(session, table)
     session.rows(f"select sim.drop_normaliser({number})")
-    session.rows(f"alter table {full} rename column {quoted(spelled)} to {quoted(new)}")
+    session.rows(f"alter table {full} rename column {quote_name(spelled)} to {quote_name(new)}")
     ddl.normalise(session, number)
 
 
@@ -247,7 +247,7 @@ def _rename_index(session: Session, parts: list[str], new: str) -> None:
             severity=11,
         )
     name = f"ix${new}${number}" if found[0][1] == "ix$" else new
-    session.rows(f"alter index {found[0][0]} rename to {quoted(name)}")
+    session.rows(f"alter index {found[0][0]} rename to {quote_name(name)}")
 
 
 def _rename_object(session: Session, parts: list[str], new: str) -> None:
@@ -258,10 +258,12 @@ def _rename_object(session: Session, parts: list[str], new: str) -> None:
     )
     if constraint:
         table, spelled = constraint[0]
-        session.rows(f"alter table {table} rename constraint {quoted(spelled)} to {quoted(new)}")
+        session.rows(
+            f"alter table {table} rename constraint {quote_name(spelled)} to {quote_name(new)}"
+        )
         return
     ddl.table_id(session, name)
-    session.rows(f"alter table {ddl.qualified(session, name)} rename to {quoted(new)}")
+    session.rows(f"alter table {ddl.qualify(session, name)} rename to {quote_name(new)}")
 
 
 @procedure("sp_getapplock")

@@ -27,7 +27,7 @@ def us_text(text: str) -> bytes:
     return struct.pack("<H", len(data) // 2) + data
 
 
-def done(status: int = 0, command: int = 0, rows: int = 0, *, token: int = DONE) -> bytes:
+def make_done(status: int = 0, command: int = 0, rows: int = 0, *, token: int = DONE) -> bytes:
     """Return the end of a statement's answer."""
     return struct.pack("<BHHQ", token, status, command, rows)
 
@@ -70,6 +70,6 @@ def login_ack(database: str, packet_size: int, tds: bytes) -> bytes:
             env_change(2, b_text("us_english"), b_text("")),
             b"\xad" + struct.pack("<H", len(ack)) + ack,
             env_change(4, b_text(str(packet_size)), b_text("4096")),
-            done(),
+            make_done(),
         )
     )

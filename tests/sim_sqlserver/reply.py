@@ -28,7 +28,7 @@ class Reply:
         self._settle(more=True)
         self._put(data)
 
-    def done(self, status: int, command: int, rows: int) -> None:
+    def add_done(self, status: int, command: int, rows: int) -> None:
         """Add the end of a statement."""
         self._settle(more=True)
         self._done = (status, command, rows)
@@ -52,7 +52,7 @@ class Reply:
                 self._put(replies.return_status(status))
             self._put(tail)
             flags = (replies.ERROR if self.has_error else 0) | end
-            self._put(replies.done(flags, 0xE0, 0, token=replies.DONEPROC))
+            self._put(replies.make_done(flags, 0xE0, 0, token=replies.DONEPROC))
         else:
             if self._done is None:
                 self._done = (0, 0, 0)

@@ -126,7 +126,9 @@ def encode_rows(result: Any, encoders: Sequence[Encoder]) -> bytes:
     return b"".join([b"".join(row) for row in zip(parts, *columns, strict=True)])
 
 
-def fit(columns: Sequence[tuple[Column, Encoder]], result: Any) -> list[tuple[Column, Encoder]]:
+def fit_columns(
+    columns: Sequence[tuple[Column, Encoder]], result: Any
+) -> list[tuple[Column, Encoder]]:
     """Return the columns, where a length or scale is open with that of the first rows."""
     out = []
     for place, (column, encode) in enumerate(columns):

@@ -266,12 +266,12 @@ class _Preparation:
             style = ""
         else:
             spelling = "".join(token.text + " " for token in self.tokens[opening + 1 : split])
-            value, style = self._styled(split + 1, closing)
+            value, style = self._split_style(split + 1, closing)
         name = "ms_try_cast" if word.startswith("TRY") else "ms_cast"
         self.out.append(f"{name}({value}, {literal(spelling.strip())}{style})")
         self.at = closing
 
-    def _styled(self, start: int, closing: int) -> tuple[str, str]:
+    def _split_style(self, start: int, closing: int) -> tuple[str, str]:
         depth = 0
         for place in range(start, closing):
             token = self.tokens[place]

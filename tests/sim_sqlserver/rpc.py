@@ -62,7 +62,7 @@ def run(session: Session, cursor: Cursor, reply: Reply) -> None:
         if name == "sp_prepexec":
             _run_text(session, parameters[2], parameters[1:2], parameters[3:], reply)
     elif name == "sp_execute":
-        text, declared = session.prepared(parameters[0].value)
+        text, declared = session.find_prepared(parameters[0].value)
         _run_prepared(session, text, declared, parameters[1:], reply)
     elif name == "sp_unprepare":
         session.unprepare(parameters[0].value)

@@ -23,10 +23,10 @@ from sim_sqlserver.lexer import (
     parse_batch,
 )
 from sim_sqlserver.metadata import Column
-from sim_sqlserver.names import literal, quoted
+from sim_sqlserver.names import literal, quote_name
 from sim_sqlserver.options import set_option
 from sim_sqlserver.reply import Reply
-from sim_sqlserver.results import describe, encode_rows, fit, read_columns
+from sim_sqlserver.results import describe, encode_rows, fit_columns, read_columns
 from sim_sqlserver.sqltypes import SqlType, domain_statement, postgres_type
 from sim_sqlserver.variables import Variable, split_declarations
 
@@ -162,7 +162,7 @@ class Session:
         self._prepared[handle] = (text, declared)
         return handle
 
-    def prepared(self, handle: Any) -> tuple[str, str]:
+    def find_prepared(self, handle: Any) -> tuple[str, str]:
         """Return a prepared text; raises SqlError 8179."""
         found = self._prepared.get(handle)
         if found is None:
@@ -225,7 +225,9 @@ class Session:
     def columns_of(self, schema: str, table: str) -> list[Column]:
         """Return a table's columns; empty if there is none."""
         name = (
-            quoted(table) if table.startswith("#") else f"{quoted(schema or 'dbo')}.{quoted(table)}"
+            quote_name(table)
+            if table.startswith("#")
+            else f"{quote_name(schema or 'dbo')}.{quote_name(table)}"
         )
         return self.database.columns_of(name, self.rows)
 
@@ -262,7 +264,7 @@ class Session:
         self.reply = reply
         self.try_depth = 0
         with suppress(BatchEnd):
-            self._guarded(lambda: procedures.call(self, name, arguments))
+            self._guard(lambda: procedures.call(self, name, arguments))
 
     def run_nested(self, text: str) -> None:
         """Run a text inside a batch: EXEC of a text, sp_executesql."""
@@ -279,7 +281,7 @@ class Session:
             for part in node.body:
                 self.run_node(part)
         elif isinstance(node, If):
-            if self._guarded(lambda: self.condition(node.condition)):
+            if self._guard(lambda: self.condition(node.condition)):
                 self.run_node(node.then)
             elif node.otherwise is not None:
                 self.run_node(node.otherwise)
@@ -288,10 +290,10 @@ class Session:
         elif isinstance(node, Try):
             self._try(node)
         else:
-            self._guarded(lambda: self.run_statement(node))
+            self._guard(lambda: self.run_statement(node))
 
     def _loop(self, node: While) -> None:
-        while self._guarded(lambda: self.condition(node.condition)):
+        while self._guard(lambda: self.condition(node.condition)):
             try:
                 self.run_node(node.body)
             except LoopEnd as end:
@@ -313,7 +315,7 @@ class Session:
             self.run_node(node.handler)
             self.last_error = before
 
-    def _guarded(self, action: Callable[[], Any]) -> Any:
+    def _guard(self, action: Callable[[], Any]) -> Any:
         """Run an action; report its error, or raise it to TRY."""
         try:
             result = action()
@@ -355,7 +357,7 @@ class Session:
         schema, _, name = error.constraint.partition(".")
         found = self.rows(
             f"select 1 from pg_constraint where conname = {literal(name)} and contype = 'p' "
-            f"and connamespace = {literal(quoted(schema))}::regnamespace"
+            f"and connamespace = {literal(quote_name(schema))}::regnamespace"
         )
         if found:
             error.is_primary_key()
@@ -370,10 +372,10 @@ class Session:
         """Send an error."""
         assert self.reply is not None
         self.reply.error(error)
-        self.reply.done(replies.ERROR, 0, 0)
+        self.reply.add_done(replies.ERROR, 0, 0)
 
     def info(self, said: str, number: int = 0) -> None:
-        """Send a message that is no error."""
+        """Send a message that does not count as an error."""
         assert self.reply is not None
         message = SqlError(number, said, severity=0)
         self.reply.add(replies.message(message, is_info=True))
@@ -414,7 +416,7 @@ class Session:
             try:
                 self.backend.run("commit")
             finally:
-                self._ended(9)
+                self._note_end(9)
         else:
             self.trancount -= 1
 
@@ -423,9 +425,9 @@ class Session:
         self.backend.run("rollback")
         self.trancount = 0
         self.is_doomed = False
-        self._ended(10)
+        self._note_end(10)
 
-    def _ended(self, kind: int) -> None:
+    def _note_end(self, kind: int) -> None:
         self._has_savepoint = False
         if self.has_ddl:
             self.database.names_changed()
@@ -557,9 +559,9 @@ class Session:
         self.rowcount = rows
         assert self.reply is not None
         if done.kind != "select" and self._is_on("nocount"):
-            self.reply.done(0, _COMMANDS.get(done.kind, 0), 0)
+            self.reply.add_done(0, _COMMANDS.get(done.kind, 0), 0)
         else:
-            self.reply.done(replies.COUNT, _COMMANDS.get(done.kind, replies.SELECT), rows)
+            self.reply.add_done(replies.COUNT, _COMMANDS.get(done.kind, replies.SELECT), rows)
 
     def _assign(self, done: rewrite.Rewritten) -> None:
         """Run `SELECT @x = ..`; an expression may append to its own variable in each row."""
@@ -603,7 +605,7 @@ class Session:
                 changed = result.command_tuples or 0
                 continue
             if encoders is None:
-                described = fit(described, result)
+                described = fit_columns(described, result)
                 encoders = [encode for _, encode in described]
                 self.reply.add(metadata.column_metadata([column for column, _ in described]))
             if result.ntuples:
@@ -628,7 +630,7 @@ class Session:
                 self.reply.add(metadata.column_metadata(columns))
             self.reply.add(encode_rows(result, encoders))
             rows += result.ntuples
-        self.reply.done(replies.COUNT, replies.SELECT, rows)
+        self.reply.add_done(replies.COUNT, replies.SELECT, rows)
 
 
 def _text(tokens: Any) -> str:
@@ -642,11 +644,11 @@ def _transaction(session: Session, statement: Statement) -> None:
     elif statement.head == "COMMIT":
         session.commit()
     elif statement.head == "SAVE":
-        session.backend.run(f"savepoint {quoted('t$' + statement.tokens[2].identifier)}")
+        session.backend.run(f"savepoint {quote_name('t$' + statement.tokens[2].identifier)}")
         session._has_savepoint = False
     elif len(words) > 2 and words[1] in ("TRAN", "TRANSACTION"):
         name = statement.tokens[2].identifier
-        session.backend.run(f"rollback to savepoint {quoted('t$' + name)}")
+        session.backend.run(f"rollback to savepoint {quote_name('t$' + name)}")
         session._has_savepoint = False
     elif session.trancount == 0:
         raise SqlError(
@@ -717,9 +719,9 @@ def _loop_end(session: Session, statement: Statement) -> None:
     raise LoopEnd(is_break=statement.head == "BREAK")
 
 
-def _ignored(session: Session, statement: Statement) -> None:
+def _ignore(session: Session, statement: Statement) -> None:
     assert session.reply is not None
-    session.reply.done(0, 0, 0)
+    session.reply.add_done(0, 0, 0)
 
 
 def _kill(session: Session, statement: Statement) -> None:
@@ -729,6 +731,6 @@ def _kill(session: Session, statement: Statement) -> None:
 _SIMPLE: dict[str, Callable[[Session, Statement], None]] = {
     "BEGIN": _transaction, "COMMIT": _transaction, "ROLLBACK": _transaction, "SAVE": _transaction,
     "PRINT": _print, "THROW": _throw, "RAISERROR": _raiserror, "USE": _use, "WAITFOR": _wait,
-    "RETURN": _return, "BREAK": _loop_end, "CONTINUE": _loop_end, "CHECKPOINT": _ignored,
+    "RETURN": _return, "BREAK": _loop_end, "CONTINUE": _loop_end, "CHECKPOINT": _ignore,
     "GRANT": ddl_run.grant, "REVOKE": ddl_run.grant, "DENY": ddl_run.grant, "KILL": _kill,
 }  # fmt: skip

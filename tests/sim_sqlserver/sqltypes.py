@@ -48,12 +48,12 @@ class SqlType:
 
     @property
     def is_max(self) -> bool:
-        """Whether change tables leave out unchanged values."""
+        """Return whether change tables leave out unchanged values."""
         return self.length == MAX or self.name in LARGE
 
     @property
     def is_text(self) -> bool:
-        """Whether it has a collation."""
+        """Return whether it has a collation."""
         return self.name in TEXTS | {"text", "ntext", "sysname"}
 
     @property

@@ -15,12 +15,12 @@ from psycopg import sql
 from sim_sqlserver import replies, setup
 from sim_sqlserver.backend import Backend
 from sim_sqlserver.capture import Capture, drop_slot, make_slot
-from sim_sqlserver.ddl import qualified
+from sim_sqlserver.ddl import qualify
 from sim_sqlserver.ddl_parse import Name, Reader
 from sim_sqlserver.errors import ConnectionDropped, SqlError
 from sim_sqlserver.lexer import tokenize
 from sim_sqlserver.metadata import Column
-from sim_sqlserver.names import NameBook, literal, quoted
+from sim_sqlserver.names import NameBook, literal, quote_name
 from sim_sqlserver.results import ColumnTypes, Rows, read_columns
 from sim_sqlserver.rewrite import Rewritten, rewrite
 from sim_sqlserver.texts import KnownTexts
@@ -71,7 +71,7 @@ class DatabaseState:
 
     def names_changed(self) -> None:
         """Forget names and types, because DDL has run."""
-        self.names.changed()
+        self.names.note_change()
         with self._lock:
             self._rewritten.clear()
             self._columns.clear()
@@ -124,12 +124,16 @@ class DatabaseState:
     def table_number(self, session: Session, table: tuple[str, str]) -> int:
         """Return a table's object id."""
         schema, name = table
-        text = quoted(name) if name.startswith("#") else f"{quoted(schema or 'dbo')}.{quoted(name)}"
+        text = (
+            quote_name(name)
+            if name.startswith("#")
+            else f"{quote_name(schema or 'dbo')}.{quote_name(name)}"
+        )
         return self._table(text, session.rows)[0]
 
     def table_text(self, session: Session, name: str) -> str:
         """Return a table's quoted name for one written in T-SQL."""
-        return qualified(session, Reader(name, tokenize(name)).name())
+        return qualify(session, Reader(name, tokenize(name)).name())
 
     def check_read(self, session: Session) -> None:
         """Raise SqlError 3952 for a read in a snapshot that the database does not allow."""
@@ -222,13 +226,13 @@ class DatabaseState:
     def check_drop(self, session: Session, name: Name) -> None:
         """Drop the capture instances of a table that is dropped."""
         if self.has_cdc:
-            shown = literal(qualified(session, name))
+            shown = literal(qualify(session, name))
             session.rows(f"select sim.forget_table(to_regclass({shown}))")
 
     def note_ddl(self, session: Session, name: Name, text: str) -> None:
         """Let the log tell of DDL on a captured table."""
         if self.has_cdc:
-            shown = literal(qualified(session, name))
+            shown = literal(qualify(session, name))
             session.rows(f"select sim.note_ddl(to_regclass({shown}), {literal(text)})")
 
 

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from sim_sqlserver import casts
 from sim_sqlserver.errors import SqlError
-from sim_sqlserver.names import literal, quoted, short_name
+from sim_sqlserver.names import literal, quote_name, short_name
 
 if TYPE_CHECKING:
     from sim_sqlserver.rewrite import Prepared, Rewritten
@@ -99,7 +99,7 @@ def convert(parsed: Any, prepared: Prepared, names: Names) -> Rewritten:
     return out
 
 
-def _unnamed(items: list[exp.Expression]) -> frozenset[int]:
+def _find_unnamed(items: list[exp.Expression]) -> frozenset[int]:
     """Return the places of results without a name."""
     if any(item.find(exp.Star) and not item.find(exp.Count) for item in items):
         return frozenset()
@@ -354,7 +354,7 @@ def _read_query(parsed: Any, out: Rewritten) -> None:
         first = first.unnest()
     if isinstance(first, exp.Select):
         out.types = casts.result_types(first.expressions)
-        out.unnamed = _unnamed(first.expressions)
+        out.unnamed = _find_unnamed(first.expressions)
     out.can_lock_rows = isinstance(parsed, exp.Select) and not (
         parsed.args.get("group") or parsed.args.get("distinct") or parsed.find(exp.AggFunc)
     )
@@ -378,11 +378,11 @@ def _table_function(node: exp.Table, names: Names) -> exp.Expression:
         part.sql("postgres", normalize_functions=False) for part in node.this.expressions
     )
     low, high = f"({low})::bytea", f"({high})::bytea"
-    columns = ", ".join(quoted(column) for column in listed if column not in hidden)
-    alias = quoted(node.alias) if node.alias else quoted(name)
+    columns = ", ".join(quote_name(column) for column in listed if column not in hidden)
+    alias = quote_name(node.alias) if node.alias else quote_name(name)
     shown = literal(table.removesuffix("_CT"))
     text = (
-        f"(SELECT {columns} FROM cdc.{quoted(table)} WHERE (SELECT sim.check_range({shown}, "
+        f"(SELECT {columns} FROM cdc.{quote_name(table)} WHERE (SELECT sim.check_range({shown}, "
         f"{low}, {high})) AND \"__$start_lsn\" >= coalesce({low}, '') "
         f"AND \"__$start_lsn\" <= coalesce({high}, '') "
         f"AND ({kind} = 'all update old' OR \"__$operation\" <> 3)) AS {alias}"

@@ -8,7 +8,7 @@ from sim_sqlserver import ddl
 from sim_sqlserver.ddl_parse import Name, Reader
 from sim_sqlserver.errors import SqlError
 from sim_sqlserver.lexer import Block, Node, Statement, parse_batch
-from sim_sqlserver.names import literal, quoted
+from sim_sqlserver.names import literal, quote_name
 
 if TYPE_CHECKING:
     from sim_sqlserver.session import Session
@@ -35,10 +35,10 @@ def create(session: Session, reader: Reader, statement: Statement) -> None:
     reader.take("NOT", "FOR", "REPLICATION")
     reader.need("AS")
     body = _body(session, reader.slice(reader.at, len(reader.tokens)))
-    number, full = ddl.table_id(session, table), ddl.qualified(session, table)
+    number, full = ddl.table_id(session, table), ddl.qualify(session, table)
     session.rows(f"delete from sim.triggers where table_id = {number} and name = {literal(name)}")
     for event in events:
-        function = f"sim.{quoted(f'tr${number}${name}${event}')}"
+        function = f"sim.{quote_name(f'tr${number}${name}${event}')}"
         rests = "if current_setting('sim.bulk', true) = '1' then return null; end if;"
         text = f"begin {rests} {body} return null; end"
         session.rows(
@@ -46,7 +46,7 @@ def create(session: Session, reader: Reader, statement: Statement) -> None:
             f"as {literal(text)}"
         )
         session.rows(
-            f"create or replace trigger {quoted(f'tr${name}${event}')} after {event.lower()} "
+            f"create or replace trigger {quote_name(f'tr${name}${event}')} after {event.lower()} "
             f"on {full} {_TRANSITIONS[event]} for each statement execute function {function}()"
         )
     session.rows(
@@ -103,7 +103,7 @@ def drop(session: Session, name: Name, *, if_exists: bool) -> None:
             return
         raise
     for event in _events(session, number, spelled):
-        session.rows(f"drop trigger {quoted(event)} on {_table(session, number)}")
+        session.rows(f"drop trigger {quote_name(event)} on {_table(session, number)}")
     session.rows(
         f"delete from sim.triggers where table_id = {number} and name = {literal(spelled)}"
     )
@@ -135,7 +135,7 @@ def switch_in_table(session: Session, table: Name, reader: Reader) -> None:
 
 
 def _switch(session: Session, table: Name, names: list[str], *, is_enabled: bool) -> None:
-    number, full = ddl.table_id(session, table), ddl.qualified(session, table)
+    number, full = ddl.table_id(session, table), ddl.qualify(session, table)
     wanted = names or [
         str(row[0])
         for row in session.rows(f"select name from sim.triggers where table_id = {number}")
@@ -144,7 +144,7 @@ def _switch(session: Session, table: Name, names: list[str], *, is_enabled: bool
     for name in wanted:
         _, spelled = _find(session, name)
         for event in _events(session, number, spelled):
-            session.rows(f"alter table {full} {word} trigger {quoted(event)}")
+            session.rows(f"alter table {full} {word} trigger {quote_name(event)}")
         session.rows(
             f"update sim.triggers set is_disabled = {int(not is_enabled)} "
             f"where table_id = {number} and name = {literal(spelled)}"

@@ -22,10 +22,10 @@ def describe(session: Session, text: str) -> list[list[str]]:
     for token in tokens:
         if token.kind == "variable" and not token.text.startswith("@@") and token.text not in names:
             names.append(token.text)
-    guesses = _inserted(session, tokens)
+    guesses = _guess_inserted(session, tokens)
     rows = []
     for place, name in enumerate(names, 1):
-        sql_type = guesses.get(name) or _compared(session, tokens, name) or _DEFAULT
+        sql_type = guesses.get(name) or _guess_compared(session, tokens, name) or _DEFAULT
         rows.append(_row(place, name, sql_type))
     return rows
 
@@ -49,7 +49,7 @@ def _table_types(session: Session, tokens: tuple[Token, ...]) -> dict[str, SqlTy
     return found
 
 
-def _inserted(session: Session, tokens: tuple[Token, ...]) -> dict[str, SqlType]:
+def _guess_inserted(session: Session, tokens: tuple[Token, ...]) -> dict[str, SqlType]:
     """Return the types of the parameters of INSERT .. VALUES."""
     words = [token.upper for token in tokens]
     if "INSERT" not in words or "VALUES" not in words:
@@ -82,7 +82,7 @@ def _inserted(session: Session, tokens: tuple[Token, ...]) -> dict[str, SqlType]
     return found
 
 
-def _compared(session: Session, tokens: tuple[Token, ...], name: str) -> SqlType | None:
+def _guess_compared(session: Session, tokens: tuple[Token, ...], name: str) -> SqlType | None:
     """Return the type of what a parameter is cast to or compared with."""
     types = _table_types(session, tokens)
     for place, token in enumerate(tokens):

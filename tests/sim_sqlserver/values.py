@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim_sqlserver.errors import SqlError
 from sim_sqlserver.metadata import Column
-from sim_sqlserver.names import literal, quoted
+from sim_sqlserver.names import literal, quote_name
 from sim_sqlserver.sqltypes import MAX, SqlType
 from sim_sqlserver.variables import value_text
 
@@ -73,10 +73,10 @@ def as_value(value: Any, sql_type: SqlType | None) -> Any:
         value = str(value)
     elif isinstance(value, bool):
         value = int(value)
-    return _fitted(value, sql_type) if sql_type is not None else value
+    return _fit_value(value, sql_type) if sql_type is not None else value
 
 
-def _fitted(value: Any, sql_type: SqlType) -> Any:
+def _fit_value(value: Any, sql_type: SqlType) -> Any:
     name = sql_type.name
     if name in ("int", "bigint", "smallint", "tinyint") and not isinstance(value, bytes):
         return int(value)
@@ -132,7 +132,7 @@ def with_columns(session: Session, done: Rewritten) -> str:
     if any(c.is_identity for c in columns) and session.identity_table == number:
         said = "An explicit value for the identity column can only be specified when a column list "
         raise SqlError(8101, said + "is used and IDENTITY_INSERT is ON.")
-    names = ", ".join(quoted(c.name) for c in columns if not (c.is_identity or c.is_computed))
+    names = ", ".join(quote_name(c.name) for c in columns if not (c.is_identity or c.is_computed))
     match = _TARGET.match(done.sql)
     assert match is not None, done.sql
     return f"{match.group(1)} ({names}){match.group(2)}"

@@ -34,7 +34,7 @@ class PacketStream:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether TLS is on."""
+        """Return whether TLS is on."""
         return self._tls is not None
 
     def fileno(self) -> int:

@@ -67,7 +67,7 @@ class SQLServerPlace:
         self._execute("EXEC sim.empty_log")
 
     def count_rows(self, table: str) -> None:
-        """Let the server estimate a table again: SQL Server counts by itself."""
+        """Let the server estimate a table again: SQL Server keeps the count."""
         self._execute(f"UPDATE STATISTICS dbo.{table}")
 
     def is_running(self, text: str) -> bool:
