@@ -337,9 +337,28 @@ def test_an_idle_poll_is_one_statement() -> None:
     case = Case()
     case.insert(1)
     case.log.follow()
+    case.log.follow()
     case.server.sent.clear()
     case.log.follow()
     assert [sql for sql, _ in case.server.sent] == [statements.NEWEST]
+
+
+def test_the_log_of_a_silent_source_ends_after_its_last_commit() -> None:
+    """A table that was copied after this commit waits for a position that the log has passed."""
+    case = Case()
+    case.insert(1)
+    case.log.follow()
+    last = case.writer.last
+    assert case.log.end.position == last
+    case.log.follow()
+    assert case.log.end.position == last + 1
+    runs = len(case.log.runs)
+    case.log.follow()
+    assert len(case.log.runs) == runs, "once"
+    case.insert(2)
+    case.log.follow()
+    assert case.log.end.position == case.writer.last
+    assert case.log.positions() == [last, case.writer.last]
 
 
 def test_s4_the_transaction_log_is_never_asked() -> None:

@@ -40,7 +40,6 @@ logger = structlog.get_logger(__name__)
 CHUNKS_PER_SESSION = 4
 CHUNK_BYTES_MIN = 4 * 2**20
 POLL_S = 0.5
-NEXT_COMMIT_S = 2.0  # how long the end of the reading waits for a commit behind it
 
 
 class SQLServerPlanner(Planning):
@@ -142,19 +141,13 @@ class SQLServerPlanner(Planning):
     def release(self) -> Position | None:
         """Release the locks, and return the position up to which changes have to be applied.
 
-        It is behind all commits that the rows may include.
+        It is after all commits that the rows may include: no commit can be there.
         """
         self._unlock()
         if not self._follows:
             return None
         with closing(connect(self._url)) as session:
-            end = self._wait_captured(session)
-            until = self._clock.monotonic_s() + NEXT_COMMIT_S
-            while read_newest(session).position <= end:
-                if self._clock.monotonic_s() >= until:
-                    return SqlServerLsn(end)  # the log of an idle source ends here, too
-                self._clock.sleep(POLL_S)
-            return SqlServerLsn(end + 1)
+            return SqlServerLsn(self._wait_captured(session) + 1)
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
         with closing(connect(self._url)) as session:

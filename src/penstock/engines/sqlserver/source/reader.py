@@ -158,6 +158,7 @@ class ChangeReader:
         count: Transactions of one batch at most.
         row_count: Rows that the driver gives at once.
         byte_count: Bytes of all rows that were read.
+        newest: The newest captured commit when `next_batch` was called last; 0 if there was none.
     """
 
     opens: Callable[[], Session]
@@ -166,6 +167,7 @@ class ChangeReader:
     count: int = TRANSACTIONS_MAX
     row_count: int = ROWS_AT_ONCE
     byte_count: int = 0
+    newest: int = 0
     _session: Session | None = None
     _sessions: dict[int, Session] = field(default_factory=dict)
     _columns: Mapping[int, tuple[CapturedColumn, ...]] = field(default_factory=dict)
@@ -195,6 +197,7 @@ class ChangeReader:
             CaptureStopped: There is no captured commit at all, and the Agent does not run.
         """
         newest = read_newest(self.session)
+        self.newest = newest.position
         if not newest.position:
             check_agent(self.session)
             return None

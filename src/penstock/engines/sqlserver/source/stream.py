@@ -6,13 +6,15 @@ loss checks after it have passed. Until then a failure takes everything back to 
 before it, so a transaction of any size is in the log whole or not at all.
 
 The position moves with the newest captured commit also if no captured table changed (S3), so that
-the clean-up job never seems to have removed what we need.
+the clean-up job never seems to have removed what we need. On a source that is silent for longer it
+moves one further, where no commit can be: what was read after a commit (a copied table) waits until
+the log has passed that commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import structlog
@@ -63,6 +65,7 @@ class ChangeStream(SourceStream):
         self._gsn, self._trx = start.gsn, start.trx
         self._runs: Iterator[Run] = iter(())
         self._is_inside = False
+        self._is_silent = False  # the last call found nothing
         self._introduced: dict[int, Relation] = {}
         reader.book.rewind()
         self._counts = Counted()
@@ -82,10 +85,15 @@ class ChangeStream(SourceStream):
                 return run
             batch = self._reader.next_batch(self._end.position)
             if batch is not None:
+                self._is_silent = False
                 self._runs = self._read(batch)
                 continue
+            if self._is_silent and self._end.position == self._reader.newest != 0:
+                self._end = replace(self._end, position=self._end.position + 1)
+                return Run(end=self._end)
             left_s = until_s - self._clock.monotonic_s()
             if left_s <= 0:
+                self._is_silent = True
                 return None
             self._clock.sleep(min(self._poll_s, left_s))
 
