@@ -47,7 +47,12 @@ def table(
 ) -> TargetTable:
     """Return a table of columns given as texts. key: of its primary key."""
     primary = TargetIndex(
-        name=f"pk_{name}", columns=tuple(key), is_primary=True, is_unique=True, is_constraint=True
+        name=f"pk_{name}",
+        columns=tuple(key),
+        is_primary=True,
+        is_unique=True,
+        is_constraint=True,
+        is_clustered=True,
     )
     indexes = (*((primary,) if key else ()), *more.pop("indexes", ()))
     return TargetTable(

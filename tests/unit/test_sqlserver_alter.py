@@ -230,3 +230,128 @@ def test_spellings_of_a_type_are_the_same() -> None:
     assert same("nvarchar(40) COLLATE Latin1_General_100_BIN2", "nvarchar(40)")
     assert same("datetime2", "datetime2(7)")
     assert not same("datetime2(6)", "datetime2(7)")
+
+
+# --- indexes that are dropped for a change, and created again -------------------------------------
+
+LONGER = relation(("id", "int", "int32"), ("name", "nvarchar(80)", "string"), schema="dbo")
+THERE = "([name] IS NOT NULL)"
+
+
+def recreated(index: TargetIndex, *, kind: ChangeKind = ChangeKind.WIDEN_TYPE) -> list[str]:
+    """Return the statements of a change of `name`'s type, without the one that alters it."""
+    found = texts(
+        alterer(LONGER, table=table("id int not null", "name nvarchar(40)", indexes=(index,)))
+        .evolve(change(kind, LONGER, "name"))
+    )  # fmt: skip
+    return [sql for sql in found if "ALTER COLUMN" not in sql]
+
+
+@pytest.mark.parametrize(
+    ("more", "created"),
+    [
+        (
+            {"descending": frozenset({"name"})},
+            "CREATE INDEX [i] ON [dbo].[t] ([id], [name] DESC)",
+        ),
+        (
+            {"where": THERE, "is_unique": True},
+            f"CREATE UNIQUE INDEX [i] ON [dbo].[t] ([id], [name]) WHERE {THERE}",
+        ),
+        (
+            {"is_clustered": True, "is_unique": True},
+            "CREATE UNIQUE CLUSTERED INDEX [i] ON [dbo].[t] ([id], [name])",
+        ),
+        (
+            {"is_constraint": True, "is_unique": True, "descending": frozenset({"id"})},
+            "ALTER TABLE [dbo].[t] ADD CONSTRAINT [i] UNIQUE ([id] DESC, [name])",
+        ),
+    ],
+)
+def test_a_recreated_index_is_the_same(more: dict[str, Any], created: str) -> None:
+    """Order, condition and clustering stay: a key of rows without NULL still allows several."""
+    dropped = "DROP INDEX [i] ON [dbo].[t]"
+    if more.get("is_constraint"):
+        dropped = "ALTER TABLE [dbo].[t] DROP CONSTRAINT [i]"
+    index = TargetIndex(name="i", columns=("id", "name"), **more)
+    assert recreated(index) == [dropped, created]
+
+
+def test_a_recreated_index_keeps_included_columns_and_stays_disabled() -> None:
+    """A column that only the condition names is one of the index too."""
+    index = TargetIndex(
+        name="i", columns=("id",), included=("id",), where=THERE, is_disabled=True
+    )  # fmt: skip
+    assert recreated(index) == [
+        "DROP INDEX [i] ON [dbo].[t]",
+        f"CREATE INDEX [i] ON [dbo].[t] ([id]) INCLUDE ([id]) WHERE {THERE}",
+        "ALTER INDEX [i] ON [dbo].[t] DISABLE",
+    ]
+    other = TargetIndex(name="i", columns=("id",), where="([id] IS NOT NULL)")
+    assert recreated(other) == []
+
+
+def test_a_recreated_primary_key_says_whether_it_is_clustered() -> None:
+    """The server would make it so, if nothing else is."""
+    wide = relation(("id", "bigint", "int64"), ("name", "nvarchar(40)", "string"), schema="dbo")
+    heap = dataclasses.replace(TABLE.indexes[0], is_clustered=False)
+    for indexes, order in ((TABLE.indexes, "CLUSTERED"), ((heap,), "NONCLUSTERED")):
+        given = dataclasses.replace(TABLE, indexes=indexes)
+        found = texts(alterer(wide, table=given).evolve(change(ChangeKind.WIDEN_TYPE, wide, "id")))
+        assert f"ALTER TABLE [dbo].[t] ADD CONSTRAINT [pk_t] PRIMARY KEY {order} ([id])" in found
+
+
+def test_an_index_whose_options_are_unknown_is_not_dropped() -> None:
+    """One by columns would come back as another kind of index."""
+    index = TargetIndex(name="i", columns=(), included=("name",), is_rowstore=False)
+    with pytest.raises(ShapeNotApplicable, match="spatial index i") as refused:
+        recreated(index)
+    assert "DROP INDEX [i] ON [dbo].[t]" in refused.value.hint
+
+
+def test_a_wide_text_is_only_included() -> None:
+    """It cannot be a key or in a condition, but it can be stored with one."""
+    new = relation(("id", "int", "int32"), ("name", "int", "int32"), schema="dbo")
+    indexes = (
+        TargetIndex(name="has", columns=("id",), included=("name",), is_unique=True),
+        TargetIndex(name="asks", columns=("id",), where=THERE),
+    )
+    given = table("id int not null", "name nvarchar(40)", indexes=indexes)
+    found = texts(alterer(new, table=given).lenient(change(ChangeKind.CHANGE_TYPE, new, "name")))
+    assert [sql for sql in found if "CREATE" in sql] == [
+        "CREATE UNIQUE INDEX [has] ON [dbo].[t] ([id]) INCLUDE ([name])"
+    ]
+
+
+def test_a_column_that_may_be_null_from_now_on_may_be_so_in_several_rows() -> None:
+    """Its unique index leaves out rows with NULL, as it would have from the beginning."""
+    given = table(
+        "id int not null", "name nvarchar(40) not null", "n int",
+        indexes=(
+            TargetIndex(name="u", columns=("name", "n"), is_unique=True, where="([n] IS NOT NULL)"),
+            TargetIndex(name="c", columns=("name",), is_unique=True, is_constraint=True),
+        ),
+    )  # fmt: skip
+    loosened = change(ChangeKind.NULLABILITY, OLD, "name")
+    altered = f"ALTER TABLE [dbo].[t] ALTER COLUMN [name] nvarchar(40) {TEXT} NULL"
+    assert texts(alterer(OLD, table=given).evolve(loosened)) == [
+        "DROP INDEX [u] ON [dbo].[t]",
+        altered,
+        "CREATE UNIQUE INDEX [u] ON [dbo].[t] ([name], [n])"
+        " WHERE [n] IS NOT NULL AND [name] IS NOT NULL",
+    ]
+    referred = dataclasses.replace(given, is_referred_to=True)
+    assert texts(alterer(OLD, table=referred).evolve(loosened)) == [altered]
+    new = relation(("id", "int", "int32"), schema="dbo")
+    kept = texts(alterer(new, table=given).lenient(change(ChangeKind.DROP_COLUMN, name="name")))
+    assert kept[0] == "DROP INDEX [u] ON [dbo].[t]"
+
+
+def test_a_dropped_unique_key_of_rows_without_null_is_dropped() -> None:
+    """Unique keys with NULL have a condition here, and would refuse later rows that are equal."""
+    index = dataclasses.replace(BY_NAME, where=THERE)
+    given = table("id int not null", "name nvarchar(40)", indexes=(index,))
+    dropped = change(ChangeKind.CHANGE_KEY, columns=("name",))
+    assert texts(alterer(OLD, table=given).evolve(dropped)) == [
+        "DROP INDEX [by_name] ON [dbo].[t]"
+    ]  # fmt: skip

@@ -53,6 +53,7 @@ EXCEPTIONS = {
     "engines/mysql/verify.py": (1, AWAITED),
     "engines/postgres/target/bulk.py": (1, AWAITED),
     "engines/postgres/verify.py": (1, AWAITED),
+    "engines/sqlserver/verify.py": (1, AWAITED),
     "load/chunk.py": (1, AWAITED),
     "serve/blocks.py": (1, AWAITED),
     "serve/slots.py": (1, AWAITED),

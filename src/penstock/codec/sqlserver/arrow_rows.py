@@ -18,6 +18,8 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.codec.columns import cast_exactly
+
 TEXT = pa.string()
 UNSIGNED = pa.decimal128(20, 0)
 """Type as which unsigned 64-bit integers are sent."""
@@ -65,7 +67,7 @@ def sent_values(values: Any, column: str) -> Any:
     elif pa.types.is_timestamp(kind):
         _check_range(values.view(pa.int64()), MICROSECONDS_MIN, MICROSECONDS_MAX, column)
     elif pa.types.is_uint64(kind):
-        return values.cast(UNSIGNED)
+        return cast_exactly(values, UNSIGNED)
     return values
 
 
@@ -78,19 +80,19 @@ def text_values(values: Any) -> Any:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return values
     if pa.types.is_boolean(kind):
-        return values.cast(pa.int8()).cast(TEXT)
+        return cast_exactly(values.cast(pa.int8()), TEXT)
     if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return values.cast(pa.timestamp("us")).cast(TEXT)
+        return cast_exactly(values.cast(pa.timestamp("us")), TEXT)
     if pa.types.is_floating(kind):
         return _text_of_floats(values)
     if pa.types.is_fixed_size_binary(kind):
         given = values.to_pylist()
         return pa.array([None if one is None else str(UUID(bytes=one)) for one in given], TEXT)
-    return values.cast(TEXT)
+    return cast_exactly(values, TEXT)
 
 
 def _text_of_floats(values: Any) -> Any:
-    text = values.cast(TEXT)
+    text = cast_exactly(values, TEXT)
     for short, long in (("^nan$", "NaN"), ("^inf$", "Infinity"), ("^-inf$", "-Infinity")):
         text = pc.replace_substring_regex(text, short, long)
     return text

@@ -19,7 +19,12 @@ from penstock.engines.sqlserver.target.catalog import (
     same_type,
     without_collation,
 )
-from penstock.engines.sqlserver.target.nulls import alter_column
+from penstock.engines.sqlserver.target.indexes import (
+    check_recreatable,
+    create_index,
+    drop_index,
+)
+from penstock.engines.sqlserver.target.nulls import loosen_columns
 from penstock.engines.sqlserver.target.progress import EXACT
 from penstock.engines.sqlserver.target.translation import fill_template
 from penstock.model import LOAD_AFRESH, Column, Relation
@@ -229,6 +234,7 @@ class Alterer:
         null = "NOT NULL" if found.not_null else "NULL"
         yield from self._drop_default(found, what)
         indexes = self._indexes_with(found.name)
+        check_recreatable(self.table, indexes, what)
         for index in indexes:
             yield Alteration(self._drop_index(index), what)
         is_free = self.is_emptied and not self.is_replaced and not found.is_identity
@@ -238,21 +244,25 @@ class Alterer:
         else:
             altered = f"{self._alter} ALTER COLUMN {quote(found.name)} {kind} {null}"
             yield Alteration(altered, what)
-        if not kind.lower().startswith("nvarchar(max)"):
-            for index in indexes:
-                yield Alteration(self._create_index(index), what)
+        is_large = kind.lower().startswith("nvarchar(max)")
+        for index in indexes:
+            if is_large and found.name not in index.included:
+                continue  # the server refuses it as a key and in a condition
+            for sql in create_index(self.table, index):
+                yield Alteration(sql, what)
 
     def _loosen(self, name: str, change: ShapeChange, *, is_nullable: bool) -> Iterator[Alteration]:
         """Yield a dropped NOT NULL; a target that allows more is not made stricter."""
         found = self.table.column(name)
         if is_nullable and found is not None and found.not_null and name not in self._primary:
-            yield Alteration(alter_column(self.table, found, not_null=False), change.what)
+            for sql in loosen_columns(self.table, [found]):
+                yield Alteration(sql, change.what)
 
     def _drop_unique(self, change: ShapeChange) -> Iterator[Alteration]:
         """Drop the target's unique keys on these columns; rows may be equal in them from now on."""
         for index in self.table.indexes:
             is_same = {*index.columns} == {*change.columns}
-            if index.is_unique and index.is_plain and is_same and not index.is_primary:
+            if index.is_unique and is_same and not index.is_primary:
                 yield Alteration(self._drop_index(index), change.what)
 
     def _key(self, change: ShapeChange) -> Iterator[Alteration]:
@@ -295,11 +305,16 @@ class Alterer:
     def _free_of_key(self, names: Iterable[str], change: ShapeChange) -> Iterator[Alteration]:
         """Yield the statements that let columns that leave the key be NULL, if the source's may."""
         wanted = {*names}
-        for column in self.relation.columns:
-            found = self.table.column(column.name)
-            is_strict = found is not None and found.not_null
-            if column.name in wanted and column.nullable and is_strict and found is not None:
-                yield Alteration(alter_column(self.table, found, not_null=False), change.what)
+        loosened = [
+            found
+            for column in self.relation.columns
+            if column.name in wanted
+            and column.nullable
+            and (found := self.table.column(column.name)) is not None
+            and found.not_null
+        ]
+        for sql in loosen_columns(self.table, loosened) if loosened else ():
+            yield Alteration(sql, change.what)
 
     # --- leniently --------------------------------------------------------------------------------
 
@@ -332,8 +347,8 @@ class Alterer:
             what = f"column {name} is no longer of the key"
             yield Alteration(self._drop_index(primary), what)
         if found.not_null and not found.is_identity:
-            sql = alter_column(self.table, found, not_null=False)
-            yield Alteration(sql, f"{change.what}, and stays")
+            for sql in loosen_columns(self.table, [found]):
+                yield Alteration(sql, f"{change.what}, and stays")
 
     def _widen(self, column: Column, change: ShapeChange) -> Iterator[Alteration]:
         """Yield a type that holds existing and new values: text."""
@@ -365,21 +380,10 @@ class Alterer:
         return self.table.primary.columns if self.table.primary is not None else ()
 
     def _indexes_with(self, name: str) -> list[TargetIndex]:
-        return [one for one in self.table.indexes if name in (*one.columns, *one.included)]
+        return [one for one in self.table.indexes if one.uses(name)]
 
     def _drop_index(self, index: TargetIndex) -> str:
-        if index.is_constraint:
-            return f"{self._alter} DROP CONSTRAINT {quote(index.name)}"
-        return f"DROP INDEX {quote(index.name)} ON {self.table.sql_name}"
-
-    def _create_index(self, index: TargetIndex) -> str:
-        listed, name = ", ".join(map(quote, index.columns)), quote(index.name)
-        if index.is_constraint:
-            kind = "PRIMARY KEY" if index.is_primary else "UNIQUE"
-            return f"{self._alter} ADD CONSTRAINT {name} {kind} ({listed})"
-        unique = "UNIQUE " if index.is_unique else ""
-        included = f" INCLUDE ({', '.join(map(quote, index.included))})" if index.included else ""
-        return f"CREATE {unique}INDEX {name} ON {self.table.sql_name} ({listed}){included}"
+        return drop_index(self.table, index)
 
 
 _TEXTS = frozenset(("char", "varchar", "nchar", "nvarchar"))

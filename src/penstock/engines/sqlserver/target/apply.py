@@ -9,29 +9,25 @@ here: the order of a phase (`phase.py`), the statements (`merge.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import structlog
 
-from penstock.codec.types import NO_CHOICES, Choices
-from penstock.engines.sqlserver.connect import Connection, quote
+from penstock.engines.sqlserver.connect import quote
 from penstock.engines.sqlserver.target.catalog import (
     TargetForeignKey,
     TargetTable,
-    read_target_tables,
-    require,
 )
 from penstock.engines.sqlserver.target.merge_tables import check_staged, drop_merge_tables
 from penstock.engines.sqlserver.target.nulls import allow_null
 from penstock.engines.sqlserver.target.phase import PhaseApply
 from penstock.engines.sqlserver.target.progress import SQLServerProgress, transaction
-from penstock.engines.sqlserver.target.refusals import NULL_REFUSED, apply_error
+from penstock.engines.sqlserver.target.refusals import NULL_REFUSED
+from penstock.engines.sqlserver.target.session import ApplySession, Knowledge
 from penstock.engines.sqlserver.target.translation import Translation
-from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.errors import PrivilegeMissing, StatementInterrupted
-from penstock.model import PenstockError, TableName
-from penstock.model.policies import EVOLVE_ALL, Policies
+from penstock.host.errors import PrivilegeMissing
+from penstock.model import PenstockError
 from penstock.ports.sql_target import SqlTarget
 from penstock.ports.target import (
     Applied,
@@ -40,69 +36,19 @@ from penstock.ports.target import (
     ShapeNote,
     TriggersWouldFire,
 )
-from penstock.sql.state_store import Records
 
 logger = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True)
-class Knowledge:
-    """Facts that refusals have shown while one batch was applied, for its next attempt.
-
-    Attributes:
-        before: The target's place when they were found; at another place they count no more.
-        defers_keys: Foreign keys are checked at the end, since the order cannot satisfy them.
-        undeletable: Tables that cannot be emptied by TRUNCATE.
-        given_up: Changes of shape that the target refused: the table and the change's sentence,
-            with the reason.
-    """
-
-    before: Applied = field(default_factory=Applied)
-    defers_keys: bool = False
-    undeletable: set[TableName] = field(default_factory=set)
-    given_up: dict[tuple[TableName, str], str] = field(default_factory=dict)
-
-
 @dataclass(kw_only=True)
-class SQLServerTarget(SqlTarget):
-    """The loader's connection to the target and what it knows of it; see `SqlTarget`.
+class SQLServerTarget(ApplySession, SqlTarget):
+    """The loader's connection to the target; see `SqlTarget`."""
 
-    Attributes:
-        replica: False: foreign keys act unless a batch needs them to wait.
-        choices: Of [target.types].
-        policies: Of changes of shape.
-        translation: Meaning of the rows' types here.
-        knowledge: See `Knowledge`.
-        noted: See `take_notes`.
-    """
-
-    connection: Connection
-    namespaces: Mapping[str, str]
     progress: SQLServerProgress
-    records: Records
-    replica: bool = False
-    clock: Clock = REAL_CLOCK
-    allow_triggers: bool = False
-    choices: Choices = NO_CHOICES
-    policies: Policies = EVOLVE_ALL
-    log_id: str = ""
-    translation: Translation = field(default_factory=Translation)
-    tables: dict[TableName, TargetTable] = field(default_factory=dict)
-    noted: list[ShapeNote] = field(default_factory=list)
-    knowledge: Knowledge = field(default_factory=Knowledge)
 
     @property
     def is_closed(self) -> bool:
         return self.connection.is_closed
-
-    def need(self, names: Iterable[TableName]) -> None:
-        missing = [name for name in names if name not in self.tables]
-        if not missing:
-            return
-        found = read_target_tables(self.connection, missing)
-        for name in missing:
-            require(found, name)
-        self.tables |= found
 
     def forget(self) -> None:
         self.noted.clear()
@@ -184,13 +130,6 @@ class SQLServerTarget(SqlTarget):
             )
             self.run(statement, key.child)
 
-    def run(self, sql: str, table: TableName) -> int:
-        """Run a statement about a table; return its number of rows. Raises typed errors."""
-        try:
-            return self.connection.run(sql)
-        except PenstockError as error:
-            raise apply_error(error, table) from error
-
     def resolve_refusal(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
         """Let columns of our tables be NULL, if the source's rows have NULL there."""
         if error.fields.get("errno") != NULL_REFUSED:
@@ -210,27 +149,6 @@ class SQLServerTarget(SqlTarget):
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()
-
-    # --- what a phase needs -----------------------------------------------------------------------
-
-    def repeat(self, why: str) -> StatementInterrupted:
-        """Return the error after which the batch is repeated with what is known now."""
-        return StatementInterrupted(why, hint="penstock retries automatically.")
-
-    @contextmanager
-    def identity_insert(self, table: TargetTable, *, is_needed: bool) -> Iterator[None]:
-        """Allow rows with values of the identity column; a session may do so for one table."""
-        if not is_needed:
-            yield
-            return
-        self.run(f"SET IDENTITY_INSERT {table.sql_name} ON", table.name)
-        try:
-            yield
-        except BaseException:
-            with suppress(PenstockError):  # the connection may be lost, and the setting with it
-                self.connection.run(f"SET IDENTITY_INSERT {table.sql_name} OFF")
-            raise
-        self.run(f"SET IDENTITY_INSERT {table.sql_name} OFF", table.name)
 
 
 def keys_of(tables: Iterable[TargetTable]) -> list[TargetForeignKey]:

@@ -38,8 +38,9 @@ COLUMNS = """
      ORDER BY t.name, c.column_id
 """
 INDEXES = """
-    SELECT t.name, i.name, i.is_primary_key, i.is_unique, i.is_unique_constraint, i.has_filter,
-           i.is_disabled, c.name, x.is_included_column
+    SELECT t.name, i.name, i.is_primary_key, i.is_unique, i.is_unique_constraint,
+           i.filter_definition, i.is_disabled, c.name, x.is_included_column, x.is_descending_key,
+           i.type
       FROM sys.tables AS t
       JOIN sys.schemas AS s ON s.schema_id = t.schema_id
       JOIN sys.indexes AS i ON i.object_id = t.object_id
@@ -70,6 +71,8 @@ FOREIGN_KEYS = """
 DOING = "reading the target's tables"
 _TEXTS = frozenset(("char", "varchar", "nchar", "nvarchar", "text", "ntext"))
 _ROW_VERSION = "rowversion"
+_ROWSTORES = (1, 2)  # sys.indexes.type: clustered, nonclustered
+_CLUSTERED = (1, 5)  # of rows, of columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,17 +117,30 @@ class TargetIndex:
     Attributes:
         columns: Key columns, in order.
         included: Columns that it stores besides.
-        is_plain: It is valid, and over all rows.
+        descending: Those of the key columns that are in descending order.
+        where: Condition of the rows that it has, as the server prints it; empty if it has all.
         is_constraint: It belongs to a primary key or a unique constraint.
+        is_clustered: The table's rows are stored in its order.
+        is_rowstore: It is a B-tree, which these fields describe in full. Others are of XML, of
+            places, or by columns.
     """
 
     name: str
     columns: tuple[str, ...]
     included: tuple[str, ...] = ()
+    descending: frozenset[str] = frozenset()
+    where: str = ""
     is_primary: bool = False
     is_unique: bool = False
     is_constraint: bool = False
-    is_plain: bool = True
+    is_clustered: bool = False
+    is_rowstore: bool = True
+    is_disabled: bool = False
+
+    def uses(self, column: str) -> bool:
+        """Return whether the server refuses to alter the column because of this index."""
+        listed = column in self.columns or column in self.included
+        return listed or quote(column).lower() in self.where.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,10 +299,14 @@ def _indexes(rows: Iterable[tuple[Any, ...]]) -> tuple[TargetIndex, ...]:
             name=name,
             columns=tuple(str(row[7]) for row in parts if not row[8]),
             included=tuple(str(row[7]) for row in parts if row[8]),
+            descending=frozenset(str(row[7]) for row in parts if row[9]),
+            where=str(parts[0][5] or ""),
             is_primary=bool(parts[0][2]),
             is_unique=bool(parts[0][3]),
             is_constraint=bool(parts[0][2]) or bool(parts[0][4]),
-            is_plain=not parts[0][5] and not parts[0][6],
+            is_clustered=parts[0][10] in _CLUSTERED,
+            is_rowstore=parts[0][10] in _ROWSTORES,
+            is_disabled=bool(parts[0][6]),
         )
         for name, parts in grouped.items()
     )

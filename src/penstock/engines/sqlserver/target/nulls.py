@@ -5,14 +5,21 @@ Only tables that penstock created are altered: their NOT NULL is a copy of the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import structlog
 
 from penstock.engines.sqlserver.connect import Connection, quote
-from penstock.engines.sqlserver.target.catalog import TargetColumn, TargetTable, read_target_tables
+from penstock.engines.sqlserver.target.catalog import (
+    TargetColumn,
+    TargetIndex,
+    TargetTable,
+    read_target_tables,
+)
+from penstock.engines.sqlserver.target.indexes import create_index, drop_index
 from penstock.engines.sqlserver.target.layout import MergeLayout
-from penstock.engines.sqlserver.target.progress import name_work
+from penstock.engines.sqlserver.target.progress import name_work, transaction
 from penstock.engines.sqlserver.target.translation import Translation
 from penstock.ports.target import SCHEMA, MergeSpec
 
@@ -30,13 +37,49 @@ def allow_null(connection: Connection, specs: Iterable[MergeSpec], translation: 
     with name_work("allowing NULL"):
         for spec in specs:
             table = tables.get(spec.table)
-            for column in [] if table is None else _with_null(connection, spec, table, translation):
-                connection.run(alter_column(tables[spec.table], column, not_null=False))
-                logger.warning(
-                    "column may be null from now on", table=str(spec.table), column=column.name
-                )
-                altered += 1
+            columns = [] if table is None else _with_null(connection, spec, table, translation)
+            if table is None or not columns:
+                continue
+            with transaction(connection):
+                for sql in loosen_columns(table, columns):
+                    connection.run(sql)
+            names = [column.name for column in columns]
+            logger.warning("columns may be null from now on", table=str(spec.table), columns=names)
+            altered += len(columns)
     return altered
+
+
+def loosen_columns(table: TargetTable, columns: Sequence[TargetColumn]) -> list[str]:
+    """Return the statements that let columns be NULL, in several rows of a unique index too.
+
+    Such an index is created again without these rows, as for a column that was never NOT NULL: SQL
+    Server takes two NULLs for equal. A unique constraint, and an index that foreign keys may refer
+    to, cannot leave rows out and stay as they are.
+    """
+    names = [column.name for column in columns]
+    uniques = [
+        index
+        for index in table.indexes
+        if index.is_unique
+        and not index.is_constraint
+        and not {*names}.isdisjoint(index.columns)
+        and not table.is_referred_to
+    ]
+    return [
+        *(drop_index(table, index) for index in uniques),
+        *(alter_column(table, column, not_null=False) for column in columns),
+        *(
+            sql
+            for index in uniques
+            for sql in create_index(table, replace(index, where=_without_null(index, names)))
+        ),
+    ]
+
+
+def _without_null(index: TargetIndex, names: Iterable[str]) -> str:
+    given = index.where.removeprefix("(").removesuffix(")")  # the server's own pair
+    there = (f"{quote(name)} IS NOT NULL" for name in names if name in index.columns)
+    return " AND ".join(filter(None, (given, *there)))
 
 
 def alter_column(table: TargetTable, column: TargetColumn, *, not_null: bool) -> str:

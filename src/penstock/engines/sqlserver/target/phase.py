@@ -9,7 +9,6 @@ order, the batch is repeated with foreign keys that are checked at its end (`Kno
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -18,6 +17,7 @@ from penstock.engines.sqlserver.target.catalog import TargetTable
 from penstock.engines.sqlserver.target.merge import Merge, MergeSql, MergeStrategy
 from penstock.engines.sqlserver.target.refusals import NO_TRUNCATE
 from penstock.engines.sqlserver.target.reshape import Reshaping
+from penstock.engines.sqlserver.target.session import ApplySession
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
 from penstock.model.policies import ChangeKind, Policy
 from penstock.ports.target import (
@@ -33,16 +33,13 @@ from penstock.ports.target import (
 )
 from penstock.sql.shape_changes import is_applied, with_copied_ids
 
-if TYPE_CHECKING:
-    from penstock.engines.sqlserver.target.apply import SQLServerTarget
-
 logger = structlog.get_logger(__name__)
 
 
 class PhaseApply:
     """Application of one phase to the target, inside the batch's transaction."""
 
-    def __init__(self, target: SQLServerTarget, phase: PhaseSpec) -> None:
+    def __init__(self, target: ApplySession, phase: PhaseSpec) -> None:
         self.target = target
         self.phase = phase
 

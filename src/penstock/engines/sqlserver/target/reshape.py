@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import structlog
 
 from penstock.engines.sqlserver.target.alter import Alteration, Alterer
 from penstock.engines.sqlserver.target.catalog import TargetTable
+from penstock.engines.sqlserver.target.session import ApplySession
 from penstock.host.errors import StatementFailed
 from penstock.model import PenstockError, Relation, TableName
 from penstock.model.policies import ChangeKind, Policy
@@ -33,9 +33,6 @@ from penstock.sql.shape_changes import (
     under_new_names,
     with_names,
 )
-
-if TYPE_CHECKING:
-    from penstock.engines.sqlserver.target.apply import SQLServerTarget
 
 logger = structlog.get_logger(__name__)
 
@@ -58,7 +55,7 @@ class Reshaping:
         is_replaced: Its rows are rewritten one by one.
     """
 
-    target: SQLServerTarget
+    target: ApplySession
     record: TableRecord
     relation: Relation
     name: TableName
