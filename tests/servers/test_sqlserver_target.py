@@ -591,6 +591,49 @@ def test_shapes_change_with_the_rows(pipeline: Pipeline) -> None:
     assert pipeline.rows("t") == [(1, "c"), (2, "b")]
 
 
+def test_a_type_change_leaves_indexes_as_they_are(pipeline: Pipeline) -> None:
+    """A unique key of rows without NULL still allows several; order and included columns stay."""
+    pipeline.run(
+        "CREATE UNIQUE INDEX u ON dbo.t (n) WHERE n IS NOT NULL",
+        "CREATE INDEX d ON dbo.t (n DESC, id) INCLUDE (name)",
+    )
+    described = (
+        "SELECT i.name, i.type, i.is_unique, i.has_filter, c.name, x.is_descending_key,"
+        " x.is_included_column FROM sys.indexes AS i JOIN sys.index_columns AS x"
+        " ON x.object_id = i.object_id AND x.index_id = i.index_id JOIN sys.columns AS c"
+        " ON c.object_id = x.object_id AND c.column_id = x.column_id"
+        " WHERE i.object_id = OBJECT_ID(N'dbo.t') ORDER BY i.name, x.index_column_id"
+    )
+    before = pipeline.run(described)
+    pipeline.apply(insert(FIRST, 1, "a", None))
+    wider = shape_at(
+        ("id", "integer", "int32"), ("name", "text", "string"), ("n", "bigint", "int64"), version=2
+    )
+    pipeline.apply(insert(wider, 2, "b", None), insert(wider, 3, "c", 2**40))
+    assert columns_of(pipeline)["n"] == "bigint"
+    assert pipeline.rows("t") == [(1, "a", None), (2, "b", None), (3, "c", 2**40)]
+    assert pipeline.run(described) == before
+    assert len(before) == 5
+
+
+def test_a_column_that_becomes_null_may_be_so_in_several_rows(pipeline: Pipeline) -> None:
+    """The unique index of a table that penstock created is created again without such rows."""
+    pipeline.run(
+        "CREATE TABLE dbo.strict (id int NOT NULL PRIMARY KEY, v int NOT NULL)",
+        "CREATE UNIQUE INDEX u ON dbo.strict (v)",
+    )
+    strict = relation(
+        ("id", "integer", "int32"), ("v", "integer", "int32"), schema="dbo", name="strict"
+    )
+    pipeline.apply(insert(strict, 3, 7))
+    pipeline.run("UPDATE wirekite.wirekite_table SET made = 1")
+    pipeline.connect()
+    pipeline.apply(insert(strict, 1, None), insert(strict, 2, None))
+    assert pipeline.rows("strict") == [(1, None), (2, None), (3, 7)]
+    with pytest.raises(UniqueBlocked):
+        pipeline.apply(insert(strict, 4, 7))
+
+
 def test_a_failed_batch_leaves_the_old_shape(pipeline: Pipeline) -> None:
     """DDL is part of the transaction."""
     pipeline.apply(insert(FIRST, 1, "a", 1))

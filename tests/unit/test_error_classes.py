@@ -20,7 +20,6 @@ UNMET = {
     "CT32": "replay that does not pause in a minute",
     "CT38": "another server answers while the lag is asked for",
     "CT80": "a role that may not remove what it has made",
-    "LD44": "DL rows that vanish between the last chunk and its count",
     "LD47": "tables that are rewritten ten times while they are planned",
     "LD50": "a server that breaks MySQL's protocol in the middle of a result",
     "MY90": "tables that are altered twenty times while they are read",

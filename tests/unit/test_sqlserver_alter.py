@@ -238,7 +238,7 @@ LONGER = relation(("id", "int", "int32"), ("name", "nvarchar(80)", "string"), sc
 THERE = "([name] IS NOT NULL)"
 
 
-def recreated(index: TargetIndex, *, kind: ChangeKind = ChangeKind.WIDEN_TYPE) -> list[str]:
+def recreate(index: TargetIndex, *, kind: ChangeKind = ChangeKind.WIDEN_TYPE) -> list[str]:
     """Return the statements of a change of `name`'s type, without the one that alters it."""
     found = texts(
         alterer(LONGER, table=table("id int not null", "name nvarchar(40)", indexes=(index,)))
@@ -274,7 +274,7 @@ def test_a_recreated_index_is_the_same(more: dict[str, Any], created: str) -> No
     if more.get("is_constraint"):
         dropped = "ALTER TABLE [dbo].[t] DROP CONSTRAINT [i]"
     index = TargetIndex(name="i", columns=("id", "name"), **more)
-    assert recreated(index) == [dropped, created]
+    assert recreate(index) == [dropped, created]
 
 
 def test_a_recreated_index_keeps_included_columns_and_stays_disabled() -> None:
@@ -282,13 +282,13 @@ def test_a_recreated_index_keeps_included_columns_and_stays_disabled() -> None:
     index = TargetIndex(
         name="i", columns=("id",), included=("id",), where=THERE, is_disabled=True
     )  # fmt: skip
-    assert recreated(index) == [
+    assert recreate(index) == [
         "DROP INDEX [i] ON [dbo].[t]",
         f"CREATE INDEX [i] ON [dbo].[t] ([id]) INCLUDE ([id]) WHERE {THERE}",
         "ALTER INDEX [i] ON [dbo].[t] DISABLE",
     ]
     other = TargetIndex(name="i", columns=("id",), where="([id] IS NOT NULL)")
-    assert recreated(other) == []
+    assert recreate(other) == []
 
 
 def test_a_recreated_primary_key_says_whether_it_is_clustered() -> None:
@@ -305,12 +305,12 @@ def test_an_index_whose_options_are_unknown_is_not_dropped() -> None:
     """One by columns would come back as another kind of index."""
     index = TargetIndex(name="i", columns=(), included=("name",), is_rowstore=False)
     with pytest.raises(ShapeNotApplicable, match="spatial index i") as refused:
-        recreated(index)
+        recreate(index)
     assert "DROP INDEX [i] ON [dbo].[t]" in refused.value.hint
 
 
 def test_a_wide_text_is_only_included() -> None:
-    """It cannot be a key or in a condition, but it can be stored with one."""
+    """The server refuses it as a key and in a condition, but stores it with one."""
     new = relation(("id", "int", "int32"), ("name", "int", "int32"), schema="dbo")
     indexes = (
         TargetIndex(name="has", columns=("id",), included=("name",), is_unique=True),
@@ -324,7 +324,7 @@ def test_a_wide_text_is_only_included() -> None:
 
 
 def test_a_column_that_may_be_null_from_now_on_may_be_so_in_several_rows() -> None:
-    """Its unique index leaves out rows with NULL, as it would have from the beginning."""
+    """The unique index leaves out rows with NULL, as for a column without NOT NULL."""
     given = table(
         "id int not null", "name nvarchar(40) not null", "n int",
         indexes=(

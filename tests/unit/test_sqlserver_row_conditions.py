@@ -30,7 +30,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> list[str]:
 
     monkeypatch.setattr(conditions, "read_definitions", read)
     cells = tuple(ImageCell(one.name, "TEXT", False, False, False, "") for one in columns)
-    choice = Choice(key=tuple(map(tuple, cells)), buckets=1, numbers=(0,))
+    choice = Choice(key=tuple((*cell,) for cell in cells), buckets=1, numbers=(0,))
     text = msgspec.json.encode(choice).decode()
     return list(conditions.row_conditions(FakeConnection(), BAG, text))
 
@@ -49,6 +49,6 @@ def test_rows_that_cannot_be_compared_are_not_deleted(
 
 
 def test_a_table_that_is_gone_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was dropped after the comparison."""
+    """The table was dropped after the comparison."""
     with pytest.raises(TableGone):
         choose(monkeypatch)

@@ -11,11 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from penstock.codec.types import Engine, Server
 from penstock.engines.sqlserver.connect import Connection, connect
-from penstock.engines.sqlserver.reading.definitions import definitions_of
+from penstock.engines.sqlserver.reading.definitions import TableRow, definitions_of
 from penstock.engines.sqlserver.reading.statements import SERVER, TABLES
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import Selection, TablePattern
@@ -42,43 +41,6 @@ class TableNotCapturable(PenstockError):
 
     code = "MS40"
     retry = "operator"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRow:
-    """A table as `sys.tables` has it.
-
-    Attributes:
-        modified: modify_date, as text.
-        row_count: of the heap or the clustered index.
-        page_count: of 8,192 bytes.
-    """
-
-    name: TableName
-    object_id: int
-    is_memory_optimized: bool
-    is_external: bool
-    is_filetable: bool
-    temporal_type: int
-    modified: str
-    row_count: int
-    page_count: int
-
-    @classmethod
-    def of(cls, row: Sequence[Any]) -> TableRow:
-        """Return a row of `TABLES`."""
-        schema, name, number, memory, external, files, temporal, modified, rows, pages = row
-        return cls(
-            name=TableName(str(schema), str(name)),
-            object_id=int(number),
-            is_memory_optimized=bool(memory),
-            is_external=bool(external),
-            is_filetable=bool(files),
-            temporal_type=int(temporal or 0),
-            modified=str(modified),
-            row_count=int(rows or 0),
-            page_count=int(pages or 0),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

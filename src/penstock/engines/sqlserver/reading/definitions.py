@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from penstock.codec.sqlserver.types import SqlServerType, catalogue_type
 from penstock.engines.sqlserver.connect import Connection, quote
@@ -23,12 +24,46 @@ from penstock.model import (
     UniqueKey,
 )
 
-if TYPE_CHECKING:
-    from penstock.engines.sqlserver.reading.catalog import TableRow
-
 PAGE_BYTES = 8192
 _ROWSTORE = (1, 2)  # clustered and nonclustered, not columnstore, XML, spatial
 _NO_ACTION = "NO ACTION"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """A table as `sys.tables` has it.
+
+    Attributes:
+        modified: modify_date, as text.
+        row_count: of the heap or the clustered index.
+        page_count: of 8,192 bytes.
+    """
+
+    name: TableName
+    object_id: int
+    is_memory_optimized: bool
+    is_external: bool
+    is_filetable: bool
+    temporal_type: int
+    modified: str
+    row_count: int
+    page_count: int
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> TableRow:
+        """Return a row of `TABLES`."""
+        schema, name, number, memory, external, files, temporal, modified, rows, pages = row
+        return cls(
+            name=TableName(str(schema), str(name)),
+            object_id=int(number),
+            is_memory_optimized=bool(memory),
+            is_external=bool(external),
+            is_filetable=bool(files),
+            temporal_type=int(temporal or 0),
+            modified=str(modified),
+            row_count=int(rows or 0),
+            page_count=int(pages or 0),
+        )
 
 
 def definitions_of(

@@ -71,6 +71,7 @@ class ApplySession:
     knowledge: Knowledge = field(default_factory=Knowledge)
 
     def need(self, names: Iterable[TableName]) -> None:
+        """Read the catalogue of tables that are not known yet. Raises TargetTableMissing."""
         missing = [name for name in names if name not in self.tables]
         if not missing:
             return
