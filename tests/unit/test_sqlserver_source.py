@@ -361,6 +361,25 @@ def test_the_log_of_a_silent_source_ends_after_its_last_commit() -> None:
     assert case.log.positions() == [last, case.writer.last]
 
 
+def test_a_silent_source_is_followed_again() -> None:
+    """Its log ends one after the newest captured commit, and the server has lost nothing."""
+    case = Case()
+    case.insert(1)
+    for _ in range(2):
+        case.log.follow()
+    assert case.log.end.position == case.writer.last + 1
+    again = ChangeLog(case.server, begin=case.log.end.position)
+    again.book.begin = case.begin
+    again.book.saw_log(again.end.position)
+    again.follow()
+    wanted = case.insert(2)
+    again.follow()
+    assert again.transactions() == [wanted]
+    case.server.newest = case.begin
+    with pytest.raises(PositionAhead):
+        again.follow()
+
+
 def test_s4_the_transaction_log_is_never_asked() -> None:
     """Loss is judged by change tables alone: on a geo-replica the log is recycled in seconds."""
     case = Case()

@@ -89,10 +89,9 @@ class SQLServerVerifyReader(VerifyReader):
 
     def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
         """Return ranges of the key."""
-        found = read_definitions(self._lead, [table]).get(table)
+        found = self._define(table)
         if found is None:
             raise table_gone(table, side)
-        self._tables[found.name] = self._tables[table] = found
         row_bytes = found.size_bytes / max(found.row_estimate, 1)
         target = rows_per_chunk(found, self._part_bytes)
         parts = tuple(
@@ -107,7 +106,15 @@ class SQLServerVerifyReader(VerifyReader):
 
     def column_types(self, table: TableName) -> dict[str, str]:
         """Return the types of the columns, whose names are in lower case."""
-        return {one.name.lower(): one.type_text for one in self._tables[table].columns}
+        found = self._tables.get(table) or self._define(table)
+        return {one.name.lower(): one.type_text for one in found.columns} if found else {}
+
+    def _define(self, table: TableName) -> TableDefinition | None:
+        """Look a table up in the catalogue, and keep it; None if it does not exist."""
+        found = read_definitions(self._lead, [table]).get(table)
+        if found is not None:
+            self._tables[found.name] = self._tables[table] = found
+        return found
 
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
         del doing

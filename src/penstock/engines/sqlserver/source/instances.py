@@ -219,9 +219,12 @@ class Book:
         self.newest = max(self.newest, newest)
 
     def saw_log(self, end: int) -> None:
-        """Note the log's end: what is after its begin, the server had captured."""
+        """Note the log's end: what is after its begin, the server had captured.
+
+        The log of a silent source ends one after the newest captured commit.
+        """
         if end > self.begin:
-            self.saw_newest(end)
+            self.saw_newest(end - 1)
 
     def check(
         self, now: Collection[Instance], last: int, *, exists: Callable[[int], bool]
