@@ -17,7 +17,7 @@ import pytest
 
 from harness.faults.fake_source import DESCRIPTOR as FAKE
 from harness.faults.fake_source import FAKES, FEATURES, Fake
-from harness.servers.engines import ENGINES, new_place
+from harness.servers.engines import ENGINES, SIMULATED, new_place
 from harness.servers.sources import (
     OTHER,
     WIDE,
@@ -27,12 +27,12 @@ from harness.servers.sources import (
     Insert,
     Seen,
     Side,
-    SqlSide,
     T,
     ToySide,
     U,
     Undone,
     Update,
+    side_of,
 )
 from penstock.codec.lines import LineDialect
 from penstock.codec.server_pair import ServerPair
@@ -56,6 +56,9 @@ from toy_engine.descriptor import DESCRIPTOR as TOY
 from toy_engine.store import Store
 from toy_engine.values import rows_in
 
+# Sources to which penstock writes heartbeats, and those to which it never writes.
+SILENT = [one for one in SIMULATED if not registry.engine_at(f"{one}://host").sends_heartbeats]
+SENDING = ["fake", "plain fake", "toy", *ENGINES, *(one for one in SIMULATED if one not in SILENT)]
 POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
 _numbers = itertools.count(1)
 
@@ -76,7 +79,7 @@ def new_fake(stack: ExitStack, *, features: frozenset[str] = FEATURES, defect: s
     return FakeSide(fake)
 
 
-@pytest.fixture(params=["fake", "plain fake", "toy", *ENGINES])
+@pytest.fixture(params=[*SENDING, *SILENT])
 def side(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Side]:
@@ -88,7 +91,7 @@ def side(
             features = FEATURES if request.param == "fake" else frozenset()
             yield new_fake(stack, features=features)
         else:
-            yield SqlSide(stack.enter_context(new_place(shared_servers, request.param)))
+            yield side_of(stack.enter_context(new_place(shared_servers, request.param)))
 
 
 def begin_log(side: Side, folder: Path) -> Follower:
@@ -300,6 +303,7 @@ def test_an_idle_source_moves_on(side: Side, tmp_path: Path) -> None:
     assert follower.read_changes() == side.expected
 
 
+@pytest.mark.parametrize("side", SENDING, indirect=True)
 def test_a_heartbeat_comes_back(side: Side, tmp_path: Path) -> None:
     """A heartbeat returns as a marker with the data that was sent.
 

@@ -18,7 +18,7 @@ from harness.faults.fake_target import FakeLoading
 from harness.pipelines.changes import relation
 from harness.pipelines.loader import LocalSession, LogMaker
 from harness.pipelines.merge import ITEM, delete, insert, update
-from harness.servers.engines import ENGINES, Place, new_place
+from harness.servers.engines import ENGINES, SIMULATED, Place, new_place
 from penstock.codec.types import NO_CHOICES
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.faults import FaultInjected, arming
@@ -143,7 +143,7 @@ def toy_rows(store: Store, table: TableName) -> list[tuple[Any, ...]]:
     )
 
 
-@pytest.fixture(params=["fake", "toy", *ENGINES])
+@pytest.fixture(params=["fake", "toy", *ENGINES, *SIMULATED])
 def side(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Side]:
@@ -158,9 +158,7 @@ def side(
             stack.callback(toy.close)
         elif request.param != "fake":
             place = stack.enter_context(new_place(shared_servers, request.param))
-            if place.namespace != "public":
-                # part of the server, not of the place
-                place.run("drop database if exists wirekite")
+            place.forget_penstock()
             place.run("create table t (id int primary key, name varchar(50), n int)")
             place.run("create table bag (v int)")
             loading = loading_of(place.url)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from harness.servers.engines import ENGINES, FIRST, Place, insert, name_in, new_place
+from harness.servers.engines import ENGINES, FIRST, SIMULATED, Place, insert, name_in, new_place
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import server_pair, source_tables
 from penstock.control.verify.compare import TablePair, TableResult, compare_tables, hasher_for
@@ -34,6 +34,7 @@ from penstock.ports.verify import (
 )
 from plugins.shared import SharedServers
 
+EVERY = (*ENGINES, *SIMULATED)
 SESSIONS = 2
 ROWS = 5000
 SMALL_PART_BYTES = 4 * 8192  # so a table of ROWS rows has several parts
@@ -106,8 +107,13 @@ def fetch_part(reader: VerifyReader, part: Part, columns: str) -> list[tuple[Any
     return reader.fetch(f"select {columns} from {table} where {part.condition}", "reading a part")
 
 
-@pytest.fixture(params=[(engine, role) for engine in ENGINES for role in ("source", "target")],
-                ids="-".join)  # fmt: skip
+SIDES = [(engine, role) for engine in EVERY for role in ("source", "target")]
+# The simulated server keeps a lock on what a snapshot has read, which SQL Server does not: there
+# are no tables that go meanwhile (`tests/servers/test_sqlserver_verify.py` has its error for them).
+UNLOCKED = [(engine, role) for engine, role in SIDES if engine in ENGINES]
+
+
+@pytest.fixture(params=SIDES, ids="-".join)
 def side(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[OneSide]:
@@ -150,7 +156,7 @@ class BothSides:
         return result
 
 
-PAIRS = sorted({pair for engine in ENGINES
+PAIRS = sorted({pair for engine in EVERY
                 for pair in ((engine, engine), (engine, FIRST), (FIRST, engine))})  # fmt: skip
 
 
@@ -195,6 +201,7 @@ def test_what_is_written_later_is_not_seen(side: OneSide) -> None:
         assert [one.result() for one in waiting] == [[(1, "a")]] * 4
 
 
+@pytest.mark.parametrize("side", UNLOCKED, ids="-".join, indirect=True)
 def test_a_dropped_table_is_gone(side: OneSide) -> None:
     """The error names the table and the side, whether it was dropped later or never existed."""
     side.place.run(KEYED)
@@ -206,6 +213,7 @@ def test_a_dropped_table_is_gone(side: OneSide) -> None:
                 side.parts(reader, table)
 
 
+@pytest.mark.parametrize("side", UNLOCKED, ids="-".join, indirect=True)
 @pytest.mark.parametrize("is_keyed", [True, False], ids=["keyed", "keyless"])
 def test_a_truncated_table_is_rewritten(side: OneSide, is_keyed: bool) -> None:
     """The result is an error, not a difference: to the snapshot the table would look empty."""
@@ -275,7 +283,7 @@ def test_an_exception_ends_queries(side: OneSide) -> None:
         waiting.result()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY)
 def test_nothing_is_unread_before_anything_was_captured(
     engine: str, shared_servers: SharedServers, tmp_path: Path
 ) -> None:

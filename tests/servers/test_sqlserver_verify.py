@@ -32,7 +32,8 @@ from penstock.engines.sqlserver.reading.statements import rows
 from penstock.engines.sqlserver.verify import VERIFIER, NoSnapshots
 from penstock.model import TableDefinition, TableName
 from penstock.ports.bulk import Chunk, ChunkTask
-from penstock.ports.verify import Dialect, Hasher, TableGone
+from penstock.ports.verify import Dialect, Hasher, TableChangedMeanwhile, TableGone
+from plugins.sqlserver import SimServer
 
 POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
 SQLSERVER = Server(engine=Engine.SQLSERVER, version=(16, 0))
@@ -152,6 +153,21 @@ def test_a_table_that_is_gone(sqlserver_url: str, there: Connection) -> None:
         pytest.raises(TableGone, match=r"no table dbo\.other in the target"),
     ):
         reader.parts(TableName("dbo", "other"), "target")
+
+
+def test_a_table_that_was_redefined_is_changed_meanwhile(
+    sqlserver: SimServer, sqlserver_url: str, there: Connection
+) -> None:
+    """SQL Server refuses to read it in an older snapshot with error 3961, which is no difference.
+
+    The simulated server lets the other session wait instead, so it is told to fail.
+    """
+    del there
+    with VERIFIER.open_target(sqlserver_url, sessions=1) as reader:
+        database = sqlserver_url.partition("?")[0].rpartition("/")[2]
+        sqlserver.execute("EXEC sim.fail_next @number = 3961, @like = N'COUNT'", database)
+        with pytest.raises(TableChangedMeanwhile, match="was altered or truncated"):
+            reader.fetch("SELECT COUNT(*) FROM dbo.t", "counting")
 
 
 def test_a_database_without_snapshots(sqlserver_url: str) -> None:

@@ -1,8 +1,9 @@
 """A database of every engine under test, for the suites that run against all of them.
 
-`ENGINES` names them; `new_place` makes a fresh database of one. Tests use SQL that every engine
-understands: plain types, rows as literals. Anything else is a method of `Place`. A new engine is
-one more class here and one more line in `_KINDS`.
+`ENGINES` names those that run here, and `SIMULATED` those whose protocol a simulator speaks;
+`new_place` makes a fresh database of one. Tests use SQL that every engine understands: plain types,
+rows as literals. Anything else is a method of `Place`. A new engine is one more class here and one
+more line in `_KINDS`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from harness.servers.sqlserver_place import SQLServerPlace
 from penstock.model import TableName
-from plugins import mysql, postgres
+from plugins import mysql, postgres, sqlserver
 from plugins.shared import SharedServers
 
 LOCK_WAIT_S = 20  # DDL that has to wait this long would wait forever
@@ -55,6 +57,10 @@ class Place(Protocol):
 
     def is_running(self, text: str) -> bool:
         """Return whether another session runs a query that contains this text."""
+        ...
+
+    def forget_penstock(self) -> None:
+        """Drop what penstock keeps at the server outside of this database."""
         ...
 
     def drop(self) -> None:
@@ -125,6 +131,9 @@ class PostgresPlace:
             )
         )
 
+    def forget_penstock(self) -> None:
+        """Do nothing: all of it is in this database."""
+
     def drop(self) -> None:
         self._server.drop_database(self.url)
 
@@ -176,6 +185,9 @@ class MySQLPlace:
             )
         )
 
+    def forget_penstock(self) -> None:
+        self.run("drop database if exists wirekite")
+
     def drop(self) -> None:
         self._server.drop_database(self.url)
 
@@ -185,15 +197,18 @@ _KINDS: Mapping[str, int | str] = {
     **{kind: kind for kind in mysql.kinds()},
 }
 ENGINES = tuple(_KINDS)
+SIMULATED = ("sqlserver",)
 FIRST = ENGINES[0]
 
 
 @contextmanager
 def new_place(servers: SharedServers, engine: str) -> Iterator[Place]:
     """Make a fresh database of an engine, for a with block."""
-    kind = _KINDS[engine]
+    kind = _KINDS.get(engine, engine)
     place: Place
-    if isinstance(kind, int):
+    if kind == "sqlserver":
+        place = SQLServerPlace(sqlserver.shared_server(servers))
+    elif isinstance(kind, int):
         place = PostgresPlace(postgres.first_server(servers, kind))
     else:
         place = MySQLPlace(servers.get(kind, lambda: mysql.running(kind)))

@@ -18,6 +18,7 @@ from harness.faults.fake_source import FEATURES, Fake, Item
 from harness.pipelines.extract import until
 from harness.pipelines.pipeline import write_pipeline
 from harness.servers.engines import Place
+from harness.servers.sqlserver_place import SQLServerPlace
 from penstock.codec.columns import after_type, before_type
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import pipeline_of, source_tables
@@ -232,6 +233,7 @@ class SqlSide(Side):
     """A database of a real server, which may collect 32 MiB before it sends them."""
 
     big_size = 6000
+    begin, savepoint, undo = "begin", "savepoint here", "rollback to savepoint here"
 
     def __init__(self, place: Place) -> None:
         super().__init__(place.url, place.namespace)
@@ -244,22 +246,20 @@ class SqlSide(Side):
         place.make_wide(WIDE)
 
     def _write(self, parts: list[tuple[Operation, list[Made]]], *, unsent: bool) -> None:
-        lines = [line for one, _ in parts for line in _statements(one)]
+        lines = [line for one, _ in parts for line in self._statements(one)]
         is_undone = all(isinstance(one, Undone) for one, _ in parts)
         before = self.place.unsent if unsent else ""
         end = "rollback" if is_undone else "commit"
-        self.place.run(
-            "; ".join([before, "begin", *lines, end] if before else ["begin", *lines, end])
-        )
+        self.place.run("; ".join([*([before] if before else []), self.begin, *lines, end]))
 
     def _write_many(self, count: int, rows: list[Values]) -> None:
-        lines = [line for row in rows[:1000] for line in _statements(Insert(WIDE, row))]
+        lines = [_statement(Insert(WIDE, row)) for row in rows[:1000]]
         made = 1000
         while made < count:
             lines.append(f"insert into wide select id + {made}, n, big from wide order by id")
             made *= 2
         assert made == count
-        self.place.run("; ".join(["begin", *lines, "commit"]))
+        self.place.run("; ".join([self.begin, *lines, "commit"]))
 
     def _truncate(self, table: str) -> None:
         self.place.run(f"truncate table {table}")
@@ -278,23 +278,47 @@ class SqlSide(Side):
 
     def drop_heartbeats(self) -> None:
         """Drop the database `wirekite`, which holds the heartbeats on MySQL and MariaDB."""
-        if self.namespace != "public":
-            self.place.run("drop database if exists wirekite")
+        self.place.forget_penstock()
+
+    def _statements(self, operation: Operation) -> list[str]:
+        if isinstance(operation, Undone):
+            inner = map(_statement, operation.changes)
+            return [self.savepoint, *inner, self.undo]
+        return [_statement(operation)]
 
 
-def _statements(operation: Operation) -> list[str]:
-    if isinstance(operation, Undone):
-        inner = [line for change in operation.changes for line in _statements(change)]
-        return ["savepoint here", *inner, "rollback to savepoint here"]
+class SQLServerSide(SqlSide):
+    """A database of a SQL Server, which refuses to truncate a captured table."""
+
+    features = FEATURES - {"truncate"}
+    begin, savepoint = "begin transaction", "save transaction here"
+    undo = "rollback transaction here"
+
+    def __init__(self, place: SQLServerPlace) -> None:
+        super().__init__(place)
+        self._database = place
+
+    def _add_column(self, table: str, name: str) -> None:
+        """Add a column and capture the table once more: change tables keep their columns."""
+        self.place.run(f"alter table {table} add {name} int")
+        self._database.capture(table, f"dbo_{table}_{name}")
+
+
+def side_of(place: Place) -> SqlSide:
+    """Return the side of a database."""
+    return SQLServerSide(place) if isinstance(place, SQLServerPlace) else SqlSide(place)
+
+
+def _statement(operation: Insert | Update | Delete) -> str:
     table = operation.table
     if isinstance(operation, Insert):
         names = ", ".join(operation.row)
         values = ", ".join(map(_literal, operation.row.values()))
-        return [f"insert into {table} ({names}) values ({values})"]
+        return f"insert into {table} ({names}) values ({values})"
     if isinstance(operation, Delete):
-        return [f"delete from {table} where id = {operation.id}"]
+        return f"delete from {table} where id = {operation.id}"
     pairs = ", ".join(f"{name} = {_literal(value)}" for name, value in operation.values.items())
-    return [f"update {table} set {pairs} where id = {operation.id}"]
+    return f"update {table} set {pairs} where id = {operation.id}"
 
 
 def _literal(value: Any) -> str:

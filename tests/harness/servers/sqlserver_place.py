@@ -87,6 +87,9 @@ class SQLServerPlace:
                 raise TimeoutError("capture does not catch up")
             time.sleep(0.05)
 
+    def forget_penstock(self) -> None:
+        """Do nothing: all of it is in this database."""
+
     def drop(self) -> None:
         """Drop the database."""
         self._server.drop_database(self._database)

@@ -35,7 +35,7 @@ from penstock.engines.sqlserver.reading.chunks import plan_chunks, rows_per_chun
 from penstock.engines.sqlserver.source.caught_up import CaughtUp
 from penstock.engines.sqlserver.source.reader import read_commits, read_newest
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.errors import PrivilegeMissing, StatementFailed
+from penstock.host.errors import PrivilegeMissing, StatementFailed, StatementInterrupted
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.config import Config
 from penstock.ports.verify import (
@@ -46,12 +46,14 @@ from penstock.ports.verify import (
     Hashes,
     Part,
     SourcePoint,
+    TableChangedMeanwhile,
     Verifier,
     VerifyReader,
     table_gone,
 )
 
 POLL_S = 0.2
+_ALTERED = 3961  # the table was redefined after the snapshot began: the server refuses to read it
 
 
 class NoSnapshots(PenstockError):
@@ -89,6 +91,10 @@ class SQLServerVerifyReader(VerifyReader):
 
     def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
         """Return ranges of the key."""
+        with _altered_is_typed():
+            return self._parts(table, side)
+
+    def _parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
         found = self._define(table)
         if found is None:
             raise table_gone(table, side)
@@ -177,7 +183,8 @@ class SQLServerVerifyReader(VerifyReader):
         number = self._numbers[id(session)]
         self._busy.add(number)
         try:
-            yield session
+            with _altered_is_typed():
+                yield session
         finally:
             self._busy.discard(number)
             self._free.put(session)
@@ -198,6 +205,20 @@ class SQLServerVerifyReader(VerifyReader):
                 # It has just ended, or the account lacks ALTER ANY CONNECTION.
                 with suppress(StatementFailed, PrivilegeMissing):
                     control.run(statements.end_session(number))
+
+
+@contextmanager
+def _altered_is_typed() -> Iterator[None]:
+    """Raise TableChangedMeanwhile where the server refuses to read a table that was redefined."""
+    try:
+        yield
+    except StatementInterrupted as error:
+        if error.fields.get("errno") != _ALTERED:
+            raise
+        raise TableChangedMeanwhile(
+            f"a table was altered or truncated while verify read it: {error.message}",
+            hint="Run `penstock verify` again.",
+        ) from error
 
 
 def _cells(listed: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
