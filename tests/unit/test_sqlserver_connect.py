@@ -33,6 +33,7 @@ from penstock.host.errors import (
     safe_to_retry,
 )
 from penstock.model import PenstockError
+from penstock.ports.registry import DriverMissing
 
 URL = "sqlserver://u:top%7Dsecret@h/d"
 # Transient errors by number: the reference's section 1c, S15.
@@ -120,8 +121,9 @@ def test_a_missing_library_is_named_with_its_command(monkeypatch: pytest.MonkeyP
     monkeypatch.undo()
     monkeypatch.setattr(module, "_loaded", [])
     monkeypatch.setitem(sys.modules, "mssql_python", None)
-    with pytest.raises(ModuleNotFoundError):
+    with pytest.raises(DriverMissing, match="mssql_python") as absent:
         driver()
+    assert absent.value.hint == "Run: pip install 'penstock[sqlserver]'"
 
 
 def test_the_drivers_exceptions_get_the_servers_number() -> None:

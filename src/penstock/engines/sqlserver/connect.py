@@ -39,6 +39,7 @@ from penstock.host.errors import (
     mask,
 )
 from penstock.model import PenstockError
+from penstock.ports.registry import DriverMissing
 
 AGAIN = "penstock retries automatically."
 LIBRARIES_COMMAND = "apt-get install libltdl7 libkrb5-3 libgssapi-krb5-2"
@@ -237,12 +238,16 @@ _loaded: list[ModuleType] = []
 
 
 def driver() -> ModuleType:
-    """Return mssql_python, set up. Raises SystemLibraryMissing, ModuleNotFoundError."""
+    """Return mssql_python, set up. Raises SystemLibraryMissing, DriverMissing."""
     if not _loaded:
         try:
             module = import_module("mssql_python")
-        except ModuleNotFoundError:
-            raise
+        except ModuleNotFoundError as error:
+            raise DriverMissing(
+                f"SQL Server needs the Python package {error.name}, which is not installed",
+                hint="Run: pip install 'penstock[sqlserver]'",
+                engine="sqlserver",
+            ) from error
         except (ImportError, OSError, RuntimeError) as error:
             raise library_missing(str(error)) from error
         module.pooling(enabled=False)
