@@ -8,6 +8,7 @@ The rows are those of `harness.servers.change_writer`; values of recorded rows a
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -333,19 +334,25 @@ def test_s3_a_forgotten_mapping_is_idle_while_the_agent_runs() -> None:
 
 
 def test_an_idle_poll_is_one_statement() -> None:
-    """Polling a quiet source costs it almost nothing."""
-    case = Case()
+    """Polling a quiet source costs it almost nothing, once its log is read to the end."""
+    case = Case(caught_up=CaughtUp(margin_s=0.0))
     case.insert(1)
     case.log.follow()
     case.log.follow()
     case.server.sent.clear()
     case.log.follow()
     assert [sql for sql, _ in case.server.sent] == [statements.NEWEST]
+    case = Case()  # as long as the capture job has not read it, it is asked for its last scan
+    for _ in range(2):
+        case.log.follow()
+    case.server.sent.clear()
+    case.log.follow()
+    assert [sql for sql, _ in case.server.sent] == [statements.NEWEST, statements.LAST_SCAN]
 
 
 def test_the_log_of_a_silent_source_ends_after_its_last_commit() -> None:
     """A table that was copied after this commit waits for a position that the log has passed."""
-    case = Case()
+    case = Case(caught_up=CaughtUp(margin_s=0.0))
     case.insert(1)
     case.log.follow()
     last = case.writer.last
@@ -363,7 +370,7 @@ def test_the_log_of_a_silent_source_ends_after_its_last_commit() -> None:
 
 def test_a_silent_source_is_followed_again() -> None:
     """Its log ends one after the newest captured commit, and the server has lost nothing."""
-    case = Case()
+    case = Case(caught_up=CaughtUp(margin_s=0.0))
     case.insert(1)
     for _ in range(2):
         case.log.follow()
@@ -378,6 +385,21 @@ def test_a_silent_source_is_followed_again() -> None:
     case.server.newest = case.begin
     with pytest.raises(PositionAhead):
         again.follow()
+
+
+def test_the_log_does_not_end_after_a_commit_where_a_scan_may_have_ended() -> None:
+    """The next scan may bring a commit with the very next LSN, which is not lost."""
+    case = Case(caught_up=CaughtUp(margin_s=3600.0))
+    first = case.insert(1)
+    for _ in range(3):
+        case.log.follow()
+    assert case.log.end.position == case.writer.last
+    transaction = case.writer.begin()
+    transaction.insert(case.table, row_of(2))
+    with patch.object(case.writer, "next_lsn", lambda: case.writer.last + 1):
+        second = transaction.commit()
+    case.log.follow()
+    assert case.log.transactions() == [first, second]
 
 
 def test_s4_the_transaction_log_is_never_asked() -> None:

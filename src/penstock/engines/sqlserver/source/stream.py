@@ -7,8 +7,9 @@ before it, so a transaction of any size is in the log whole or not at all.
 
 The position moves with the newest captured commit also if no captured table changed (S3), so that
 the clean-up job never seems to have removed what we need. On a source that is silent for longer it
-moves one further, where no commit can be: what was read after a commit (a copied table) waits until
-the log has passed that commit.
+moves one further: what was read after a commit (a copied table) waits until the log has passed that
+commit. Two commits may have adjacent LSNs, of which a scan captures only one if it ends there
+(`maxtrans`). So the capture job has to read its log to the end first: both were written at once.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class ChangeStream(SourceStream):
         """Keep the arguments. start: where the log ends."""
         self._reader = reader
         self._caught_up = caught_up
+        self._drained = replace(caught_up)  # a question of its own: since the silence began
         self._clock = clock
         self._poll_s = poll_s
         self._end = start
@@ -88,14 +90,25 @@ class ChangeStream(SourceStream):
                 self._is_silent = False
                 self._runs = self._read(batch)
                 continue
-            if self._is_silent and self._end.position == self._reader.newest != 0:
+            if self._is_past_newest():
                 self._end = replace(self._end, position=self._end.position + 1)
                 return Run(end=self._end)
             left_s = until_s - self._clock.monotonic_s()
             if left_s <= 0:
+                if not self._is_silent:
+                    self._drained.begin(self._reader.session)
                 self._is_silent = True
                 return None
             self._clock.sleep(min(self._poll_s, left_s))
+
+    def _is_past_newest(self) -> bool:
+        """Return whether no later commit can have the LSN after the newest captured one."""
+        position = self._end.position
+        return (
+            self._is_silent
+            and position == self._reader.newest != 0
+            and self._drained.is_reached(self._reader.session, position)
+        )
 
     def has_given(self, position: int) -> bool:
         """Return whether everything before position was given, and the capture job has read the
