@@ -149,9 +149,12 @@ class Side:
     Attributes:
         expected: Expected content of the log, by transaction.
         features: Features of the source.
+        reads_at_point: The bulk load reads all rows at its point; else later, and all changes after
+            the point are applied over them.
     """
 
     features = FEATURES
+    reads_at_point = True
     big_size = 10  # length of the texts of a large transaction
 
     def __init__(self, url: str, namespace: str) -> None:
@@ -291,6 +294,7 @@ class SQLServerSide(SqlSide):
     """A database of a SQL Server, which refuses to truncate a captured table."""
 
     features = FEATURES - {"truncate"}
+    reads_at_point = False
     begin, savepoint = "begin transaction", "save transaction here"
     undo = "rollback transaction here"
 
