@@ -158,7 +158,7 @@ def test_a_table_that_is_gone(sqlserver_url: str, there: Connection) -> None:
 def test_a_table_that_was_redefined_is_changed_meanwhile(
     sqlserver: SimServer, sqlserver_url: str, there: Connection
 ) -> None:
-    """SQL Server refuses to read it in an older snapshot with error 3961, which is no difference.
+    """SQL Server refuses to read it in an older snapshot (error 3961); it is not a difference.
 
     The simulated server lets the other session wait instead, so it is told to fail.
     """
