@@ -169,10 +169,10 @@ def test_rows_and_changes_arrive_through_kills(shop: Shop) -> None:
         assert status["bulk"]["phase"] == "done"
         assert status["applied"] is not None
         run.stop()
-    restarted(shop, columns)
+    run_again(shop, columns)
 
 
-def restarted(shop: Shop, columns: str) -> None:
+def run_again(shop: Shop, columns: str) -> None:
     """Run it again, twice: with changes, and without any since it ended."""
     shop.change(60_000)
     text = shop.path.read_text()
@@ -194,7 +194,7 @@ def add_column(source: Place) -> None:
 
 
 def errors_of(shop: Shop) -> list[dict[str, Any]]:
-    """Return what doctor finds that must be mended."""
+    """Return what doctor finds that must be fixed."""
     found = penstock("doctor", shop.path, "--json", timeout_s=WITHIN_S)
     listed = [json.loads(line) for line in found.out.splitlines()]
     assert listed, found.err

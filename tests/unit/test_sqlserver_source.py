@@ -369,7 +369,7 @@ def test_the_log_of_a_silent_source_ends_after_its_last_commit() -> None:
 
 
 def test_a_silent_source_is_followed_again() -> None:
-    """Its log ends one after the newest captured commit, and the server has lost nothing."""
+    """The log ends one after the newest captured commit, and the server has lost nothing."""
     case = Case(caught_up=CaughtUp(margin_s=0.0))
     case.insert(1)
     for _ in range(2):
