@@ -4,7 +4,9 @@ Spark.
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -45,7 +47,7 @@ from penstock.engines.lake.format import (
     Snapshot,
 )
 from penstock.load.session import Session
-from penstock.model import TableName
+from penstock.model import PenstockError, TableName
 from plugins.shared import SharedSpark
 
 ORDERS = TableName("public", "orders")
@@ -486,6 +488,26 @@ class TestOthers:
         after = table.commit(Commit(base_version=1, mark=mark_at(20)))
         assert (after.version, after.mark) == (3, mark_at(20))
         lake.check(table, notes_of(1, 2))
+
+    def test_a_commit_follows_one_that_this_jvm_has_not_seen(self, lake: Lake) -> None:
+        table = lake.create()
+        append(table, rows_of(1), 10)
+        log = Path(table.location.removeprefix("file://")) / "_delta_log"
+        action = {"txn": {"appId": "another program", "version": 1}}
+        (log / f"{2:020d}.json").write_text(json.dumps(action) + "\n")
+        after = table.commit(Commit(base_version=1, mark=mark_at(20)))
+        assert (after.version, after.mark) == (3, mark_at(20))
+        lake.check(table, notes_of(1))
+
+    def test_a_table_whose_log_was_removed_gets_no_version(self, lake: Lake) -> None:
+        table = lake.create()
+        append(table, rows_of(1), 10)
+        log = Path(table.location.removeprefix("file://")) / "_delta_log"
+        shutil.rmtree(log)
+        new = write_file(table, rows_of(2), COLUMNS)
+        with pytest.raises(PenstockError):
+            table.commit(Commit(base_version=1, adds=(new,), mark=mark_at(20)))
+        assert not list(log.glob("*.json"))
 
     def test_positions_in_a_file_that_is_gone_are_refused(self, lake: Lake) -> None:
         table = lake.create()

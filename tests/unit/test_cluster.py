@@ -184,7 +184,7 @@ def test_what_spark_says_of_a_failed_job_has_a_type(said: str, kind: type[Except
 
     session = Session(cast("Any", Context()), cast("Any", None), started_s=0.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "_answers", lambda _: True)
+        patch.setattr(Session, "is_lost", False)
         assert type(session._job_error(RuntimeError(said))) is kind
 
 

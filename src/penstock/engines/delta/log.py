@@ -35,6 +35,7 @@ class DeltaLog:
         self._delta = self._jvm.org.apache.spark.sql.delta
         self._place = java_path(folder)
         self._opened: Any = None
+        self._files: Any = None  # Hadoop's file system, once it is used
         self._threads = threading.local()
 
     @property
@@ -69,9 +70,25 @@ class DeltaLog:
         return str(self._log.unsafeVolatileSnapshot().metadata().id())
 
     def begin(self) -> tuple[Any, int]:
-        """Begin a transaction; return it and the version that it is on."""
+        """Begin a transaction on the newest version; return it and the version.
+
+        Delta lists the log's folder for it, in which each kept version has a file. So it begins on
+        the version that it knows, if two looks show that the log has this one and none after it.
+        """
+        known = self._log.unsafeVolatileSnapshot()
+        version = int(known.version())
+        if version >= 0 and self._has(version) and not self._has(version + 1):
+            transaction = self._log.startTransaction(self._none, some_of(self._jvm, known))
+            return transaction, version
         transaction = self._log.startTransaction()
         return transaction, int(transaction.snapshot().version())
+
+    def _has(self, version: int) -> bool:
+        """Return whether the log's folder has a version's file."""
+        if self._files is None:
+            path = self._path(self._place)
+            self._files = path.getFileSystem(self._log.newDeltaHadoopConf())
+        return bool(self._files.exists(self._version_path(version)))
 
     def texts_after(self, version: int, newest: int) -> Iterator[tuple[int, str]] | None:
         """Yield the versions after one and their actions; None if they cannot be had one by one.
@@ -99,9 +116,8 @@ class DeltaLog:
 
     def texts_before(self, version: int) -> Iterator[str]:
         """Yield the actions of a version and of those before, as far as their files are there."""
-        files = self._path(self._place).getFileSystem(self._log.newDeltaHadoopConf())
         for number in range(version, max(version - LOOKED_BACK_MAX, -1), -1):
-            if not files.exists(self._version_path(number)):
+            if not self._has(number):
                 return
             yield from (text for _, text in self._texts([number]))
 
