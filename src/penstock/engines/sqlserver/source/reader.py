@@ -37,7 +37,7 @@ from penstock.engines.sqlserver.source.shapes import Shapes
 from penstock.host.errors import PrivilegeMissing, StatementFailed, StatementInterrupted
 
 TRANSACTIONS_MAX = 5000  # of one batch
-ROWS_AT_ONCE = 16_384
+ROWS_AT_ONCE = 4_096
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 logger = structlog.get_logger(__name__)
