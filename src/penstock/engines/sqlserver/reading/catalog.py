@@ -18,6 +18,7 @@ from penstock.engines.sqlserver.reading.definitions import TableRow, definitions
 from penstock.engines.sqlserver.reading.statements import SERVER, TABLES
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import Selection, TablePattern
+from penstock.model.whole_number import parse_whole
 
 OWN_SCHEMA = "wirekite"
 CDC_SCHEMA = "cdc"
@@ -81,8 +82,9 @@ class Survey:
 def read_server(connection: Connection) -> Server:
     """Return the server, with the parts of its version: (16, 0, 4135, 4) is SQL Server 2022."""
     version = str(connection.execute(SERVER)[0][0])
-    parts = tuple(int(part) for part in version.split(".") if part.isdigit())
-    return Server(engine=Engine.SQLSERVER, version=parts)
+    parts = (parse_whole(part) for part in version.split("."))
+    known = tuple(part for part in parts if part is not None)
+    return Server(engine=Engine.SQLSERVER, version=known)
 
 
 def server_at(url: str) -> Server:
