@@ -151,13 +151,14 @@ def test_a_new_log_begins_at_the_present(case: Case) -> None:
     config = case.config()
     assert not extraction.has_begun(pipeline_of(config))
     begin = case.writer.last
-    assert case.extract(config).end.position == begin
+    assert case.extract(config).end.position - begin in (0, 1)  # 1: it was silent for longer
     assert extraction.has_begun(pipeline_of(config))
     case.insert(2, 3)
     case.extract(config)
     last = case.insert(4)
     newest = case.writer.idle()
-    assert case.extract(config).end.position == newest > last
+    assert newest > last
+    assert case.extract(config).end.position - newest in (0, 1)
     assert rows_in(config) == [("t", 2), ("t", 3), ("t", 4)]
 
 

@@ -95,9 +95,9 @@ class ChangeStream(SourceStream):
                 return Run(end=self._end)
             left_s = until_s - self._clock.monotonic_s()
             if left_s <= 0:
-                if not self._is_silent:
+                if not self._is_silent and self._reader.newest:
                     self._drained.begin(self._reader.session)
-                self._is_silent = True
+                    self._is_silent = True
                 return None
             self._clock.sleep(min(self._poll_s, left_s))
 
