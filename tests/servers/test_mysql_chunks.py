@@ -10,8 +10,9 @@ import pytest
 
 from penstock.engines.mysql.connect import Connection, rows, value
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
-from penstock.engines.mysql.source.chunks import KeyChunk, plan_chunks, rows_per_chunk
+from penstock.engines.mysql.source.chunks import KeyChunk, plan_chunks
 from penstock.model import TableDefinition
+from penstock.ports.bulk import rows_per_chunk
 from plugins.mysql import MySQLServer, database_of
 
 WORDS = ["", " ", "a", "A", "á", "b", "B", "ä", "ae", "ß", "ss", "z", "Z", "ñ", "n", "é", "E", "'",

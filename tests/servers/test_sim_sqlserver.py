@@ -578,7 +578,7 @@ def test_no_more_than_1024_columns(connection: Any) -> None:
 
 
 def test_wrong_logins_are_refused(sqlserver: SimServer, sqlserver_database: str) -> None:
-    """A wrong password and a missing database are told apart."""
+    """A wrong password and a missing database have different errors."""
     with pytest.raises(mssql_python.Error, match="Login failed for user 'sa'"):
         mssql_python.connect(sqlserver.connection_string(sqlserver_database, password="x"))
     with pytest.raises(mssql_python.Error, match="Cannot open database"):

@@ -1,7 +1,7 @@
 """`penstock run` through Spark between PostgreSQL and a simulated SQL Server, in both directions.
 
 All processes are those that a user starts; rows are compared with the test's own statements, and by
-`penstock verify`. Not here: single halves (`test_sqlserver_source.py`, `test_sqlserver_target.py`).
+`penstock verify`. Not here: source or target alone (`test_sqlserver_source.py` and `_target.py`).
 """
 
 from __future__ import annotations

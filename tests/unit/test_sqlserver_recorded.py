@@ -249,7 +249,7 @@ ERRORS = {
 
 @pytest.mark.parametrize("record", of_case("check", "positions"), ids=lambda one: one["expect"])
 def test_recorded_checks_of_positions(record: dict[str, Any]) -> None:
-    """Loss, idleness, missing access and positions of the future are told apart."""
+    """Loss, idleness, missing access and positions of the future have errors of their own."""
     server = ChangeServer()
     table = server.add_table("orders", [("id", "int")])
     least = int(record["fn_cdc_get_min_lsn"]["$hex"], 16)

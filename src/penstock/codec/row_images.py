@@ -7,7 +7,7 @@ queries (`ports.verify.Dialect` of the engines).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -205,6 +205,31 @@ def hash_rows(rows: pa.RecordBatch, key: Cells, row: Cells) -> Hashes:
     keys = hash_images(join_cells(rows, key))
     whole = keys if key == row else hash_images(join_cells(rows, row))
     return np.concatenate([keys, whole], axis=1)
+
+
+def hash_batches(batches: Iterable[pa.RecordBatch], key: Cells, row: Cells) -> Hashes:
+    """Return the four hashes of each row of some batches."""
+    found = [hash_rows(rows, key, row) for rows in batches if rows.num_rows]
+    return np.concatenate(found) if found else np.empty((0, 4), dtype=np.int64)
+
+
+def take_buckets(hashes: Hashes, buckets: int, numbers: Sequence[int]) -> Hashes:
+    """Return the hashes of some buckets, ordered by the first number of the key."""
+    chosen = hashes[np.isin(hashes[:, 0] & (buckets - 1), np.array(numbers, dtype=np.int64))]
+    return chosen[np.argsort(chosen[:, 0], kind="stable")]
+
+
+def name_chosen(
+    batches: Iterable[pa.RecordBatch], key: Cells, numbers: Sequence[int], characters_max: int
+) -> Iterator[tuple[int, int, str]]:
+    """Yield both numbers of the key and the key's text, of rows whose first number is chosen."""
+    wanted = np.array(numbers, dtype=np.int64)
+    for rows in batches:
+        keys = hash_images(join_cells(rows, key))
+        chosen = np.flatnonzero(np.isin(keys[:, 0], wanted))
+        names = name_rows(rows.take(pa.array(chosen)), key)
+        for (one, two), name in zip(keys[chosen].tolist(), names, strict=True):
+            yield one, two, name[:characters_max]
 
 
 def add_up(hashes: Hashes, buckets: int) -> list[tuple[int, int, int, int]]:

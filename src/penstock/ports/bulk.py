@@ -31,6 +31,8 @@ from penstock.ports.jobs import GetJobs
 from penstock.ports.registry import PartName, part
 from penstock.ports.target import target_name
 
+CHUNK_SIZE_BYTES = 64 * 2**20
+CHUNK_ROWS_MIN = 1_000
 APPLICATION_NAME = "penstock bulk"  # of the workers' sessions
 
 faults.declare("bulk.chunk.copied", "bulk.chunk.committed")
@@ -510,6 +512,14 @@ class NamesCollide(PenstockError):
     """Two tables have the same name in wirekite_progress, or the same target table."""
 
     code = "LD45"
+
+
+def rows_per_chunk(definition: TableDefinition, size_bytes_target: int = CHUNK_SIZE_BYTES) -> int:
+    """Return how many rows of a table have about that size, by the server's estimates."""
+    if not definition.row_estimate or not definition.size_bytes:
+        return CHUNK_ROWS_MIN
+    row_bytes = max(definition.size_bytes / definition.row_estimate, 1.0)
+    return max(int(size_bytes_target / row_bytes), CHUNK_ROWS_MIN)
 
 
 def check_names(definitions: Sequence[TableDefinition], namespaces: Mapping[str, str]) -> None:

@@ -6,12 +6,13 @@ Pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Self
 
 from penstock.model import Relation, TableName
-from penstock.model.policies import ChangeKind, Policy
-from penstock.ports.target import ShapeNote, TableRecord
+from penstock.model.policies import ChangeKind, Policies, Policy
+from penstock.ports.target import MergeSpec, PhaseSpec, ShapeNote, TableRecord
 from penstock.sql.shape_changes import (
     ShapeChange,
     computed_in,
@@ -24,6 +25,30 @@ from penstock.sql.shape_changes import (
 NOTES_MAX = 50
 _LEAVING = (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN)
 _COMING = (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN)
+
+
+def find_kept_merges(
+    phase: PhaseSpec, record_of: Callable[[Relation], TableRecord], policies: Policies
+) -> list[MergeSpec]:
+    """Return merges of tables that are read again and may have columns that the source lacks.
+
+    Their rows are updated one by one, so that the values of those columns stay.
+    """
+    may_keep = any(
+        policies.of(kind) in (Policy.TRY_EVOLVE, Policy.LENIENT, Policy.IGNORE) for kind in _LEAVING
+    )
+    found = []
+    for spec in phase.merges:
+        record, relation = record_of(spec.relation), spec.relation
+        known = {name for name, _ in record.columns or ()}
+        has_key = bool(relation.key) and all(
+            relation.columns[index].name in known for index in relation.key
+        )
+        is_kept = bool(record.kept) or may_keep
+        is_read_again = spec.table in phase.reloaded and spec.table not in phase.truncated
+        if is_read_again and is_kept and has_key and spec.counts.upserts:
+            found.append(spec)
+    return found
 
 
 class SchemaDrift:

@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any, NoReturn, cast
 
-import numpy as np
 import pyarrow as pa
 
+from penstock.codec.row_images import add_up, hash_batches, name_chosen, take_buckets
 from penstock.engines.lake import images
 from penstock.engines.lake.format import (
     Catalogue,
@@ -92,35 +92,19 @@ class LakeVerifyReader(VerifyReader):
         del doing
         asked = json.loads(query)
         if asked["what"] == "names":
-            return list(self._names(asked))
-        hashes = self._hashes(asked)
-        return list(images.add_up(hashes, asked["buckets"]))
-
-    def _names(self, asked: Mapping[str, Any]) -> Iterator[tuple[int, int, str]]:
-        wanted = np.array(asked["numbers"], dtype=np.int64)
-        for rows in self._rows(asked):
-            keys = images.hash_images(images.join_cells(rows, asked["key"]))
-            chosen = np.flatnonzero(np.isin(keys[:, 0], wanted))
-            names = images.name_rows(rows.take(pa.array(chosen)), asked["key"])
-            for (one, two), name in zip(keys[chosen].tolist(), names, strict=True):
-                yield one, two, name[:KEY_TEXT_LENGTH_MAX]
+            key, numbers = asked["key"], asked["numbers"]
+            return list(name_chosen(self._rows(asked), key, numbers, KEY_TEXT_LENGTH_MAX))
+        return list(add_up(self._hashes(asked), asked["buckets"]))
 
     def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
         del doing
         asked = json.loads(query)
-        found = self._hashes(asked)
-        bucket = found[:, 0] & (asked["buckets"] - 1)
-        found = found[np.isin(bucket, np.array(asked["numbers"], dtype=np.int64))]
+        found = take_buckets(self._hashes(asked), asked["buckets"], asked["numbers"])
         if len(found):
-            yield found[np.argsort(found[:, 0], kind="stable")]
+            yield found
 
     def _hashes(self, asked: Mapping[str, Any]) -> Hashes:
-        found = [
-            images.hash_rows(rows, asked["key"], asked["row"])
-            for rows in self._rows(asked)
-            if rows.num_rows
-        ]
-        return np.concatenate(found) if found else np.empty((0, 4), dtype=np.int64)
+        return hash_batches(self._rows(asked), asked["key"], asked["row"])
 
     def _rows(self, asked: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         names = {cell[0] for cell in (*asked["key"], *asked["row"])}

@@ -19,7 +19,7 @@ from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source.beginning import digest_of, settled_digests
 from penstock.engines.mysql.source.bulk_reader import shape_text
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
-from penstock.engines.mysql.source.chunks import KeyChunk, plan_all_chunks, rows_per_chunk
+from penstock.engines.mysql.source.chunks import KeyChunk, plan_all_chunks
 from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.engines.mysql.source.snapshot import Snapshots, open_snapshots
 from penstock.engines.mysql.source.strategies import Choice
@@ -27,7 +27,7 @@ from penstock.engines.mysql.url import MySQLUrl
 from penstock.host.errors import StatementFailed
 from penstock.model import TableDefinition, TableName
 from penstock.model.position import PositionKind
-from penstock.ports.bulk import Chunk, Planning, Point, TableRead
+from penstock.ports.bulk import Chunk, Planning, Point, TableRead, rows_per_chunk
 from penstock.ports.config import Config, snapshot_address
 
 logger = structlog.get_logger()

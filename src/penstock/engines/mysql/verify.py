@@ -24,7 +24,7 @@ from penstock.engines.mysql.connect import Connection, connect, quote, rows, run
 from penstock.engines.mysql.log_start import stored_resume_state
 from penstock.engines.mysql.source.bulk_reader import MySQLBulkReader
 from penstock.engines.mysql.source.catalog import CANDIDATES
-from penstock.engines.mysql.source.chunks import plan_chunks, rows_per_chunk
+from penstock.engines.mysql.source.chunks import plan_chunks
 from penstock.engines.mysql.source.definitions import definitions_of
 from penstock.engines.mysql.source.proxied_session import open_proxied
 from penstock.engines.mysql.source.session_proxy import SessionProxy
@@ -37,6 +37,7 @@ from penstock.engines.mysql.url import MySQLUrl
 from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import TableDefinition, TableName
 from penstock.model.patterns import Selection
+from penstock.ports.bulk import rows_per_chunk
 from penstock.ports.config import Config
 from penstock.ports.verify import (
     APPLICATION_NAME,

@@ -25,7 +25,7 @@ from penstock.engines.sqlserver.connect import Connection, connect, is_gone
 from penstock.engines.sqlserver.reading import statements
 from penstock.engines.sqlserver.reading.bulk_reader import LOCKED, has_snapshots, shape_of
 from penstock.engines.sqlserver.reading.catalog import captured_tables
-from penstock.engines.sqlserver.reading.chunks import KeyChunk, plan_chunks, rows_per_chunk
+from penstock.engines.sqlserver.reading.chunks import KeyChunk, plan_chunks
 from penstock.engines.sqlserver.source.beginning import present_place
 from penstock.engines.sqlserver.source.caught_up import CaughtUp
 from penstock.engines.sqlserver.source.reader import read_newest
@@ -33,7 +33,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableDefinition, TableName
 from penstock.model.position import Position, PositionKind
-from penstock.ports.bulk import Chunk, Planning, Point, TableRead
+from penstock.ports.bulk import Chunk, Planning, Point, TableRead, rows_per_chunk
 from penstock.ports.config import Config
 
 logger = structlog.get_logger(__name__)

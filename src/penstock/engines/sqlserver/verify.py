@@ -15,10 +15,9 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from types import ModuleType
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 
-from penstock.codec.row_images import add_up, hash_images, hash_rows, join_cells, name_rows
+from penstock.codec.row_images import add_up, hash_batches, name_chosen, take_buckets
 from penstock.codec.sqlserver.columns import SourceColumn, select_expression
 from penstock.codec.sqlserver.lsn import SqlServerLsn
 from penstock.codec.sqlserver.row_images import ImageCell, image_batch
@@ -31,12 +30,13 @@ from penstock.engines.sqlserver.reading.bulk_reader import (
     has_snapshots,
 )
 from penstock.engines.sqlserver.reading.catalog import read_definitions, read_tables
-from penstock.engines.sqlserver.reading.chunks import plan_chunks, rows_per_chunk
+from penstock.engines.sqlserver.reading.chunks import plan_chunks
 from penstock.engines.sqlserver.source.caught_up import CaughtUp
 from penstock.engines.sqlserver.source.reader import read_commits, read_newest
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import PrivilegeMissing, StatementFailed, StatementInterrupted
 from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.ports.bulk import rows_per_chunk
 from penstock.ports.config import Config
 from penstock.ports.verify import (
     KEY_TEXT_LENGTH_MAX,
@@ -129,32 +129,19 @@ class SQLServerVerifyReader(VerifyReader):
                 return session.execute(query)
         asked = json.loads(query)
         if asked["what"] == "names":
-            return list(self._names(asked))
+            key, numbers = _cells(asked["key"]), asked["numbers"]
+            return list(name_chosen(self._rows(asked), key, numbers, KEY_TEXT_LENGTH_MAX))
         return list(add_up(self._hashes(asked), asked["buckets"]))
-
-    def _names(self, asked: Mapping[str, Any]) -> Iterator[tuple[int, int, str]]:
-        wanted = np.array(asked["numbers"], dtype=np.int64)
-        key = _cells(asked["key"])
-        for rows in self._rows(asked):
-            keys = hash_images(join_cells(rows, key))
-            chosen = np.flatnonzero(np.isin(keys[:, 0], wanted))
-            names = name_rows(rows.take(pa.array(chosen)), key)
-            for (one, two), name in zip(keys[chosen].tolist(), names, strict=True):
-                yield one, two, name[:KEY_TEXT_LENGTH_MAX]
 
     def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
         del doing
         asked = json.loads(query)
-        found = self._hashes(asked)
-        bucket = found[:, 0] & (asked["buckets"] - 1)
-        found = found[np.isin(bucket, np.array(asked["numbers"], dtype=np.int64))]
+        found = take_buckets(self._hashes(asked), asked["buckets"], asked["numbers"])
         if len(found):
-            yield found[np.argsort(found[:, 0], kind="stable")]
+            yield found
 
     def _hashes(self, asked: Mapping[str, Any]) -> Hashes:
-        key, row = _cells(asked["key"]), _cells(asked["row"])
-        found = [hash_rows(rows, key, row) for rows in self._rows(asked)]
-        return np.concatenate(found) if found else np.empty((0, 4), dtype=np.int64)
+        return hash_batches(self._rows(asked), _cells(asked["key"]), _cells(asked["row"]))
 
     def _rows(self, asked: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         """Yield the compared columns of the rows of some parts."""

@@ -15,9 +15,8 @@ from typing import Any
 from penstock.codec.mysql.types import parse_type
 from penstock.engines.mysql.connect import Connection, literal, quote, rows
 from penstock.model import ColumnDefinition, Identity, TableDefinition, TableName
+from penstock.ports.bulk import rows_per_chunk
 
-CHUNK_SIZE_BYTES = 64 * 2**20
-CHUNK_ROWS_MIN = 1_000
 SELECTS_AT_ONCE = 100  # in one statement
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 _NUMBERS = _INTEGERS | {"decimal", "year"}
@@ -80,14 +79,6 @@ def _from(key: Sequence[str], bound: Bound) -> str:
     # A condition on the first column alone lets the server begin at the right place.
     whole = " or ".join(f"({alternative})" for alternative in alternatives)
     return f"({names[0]} >= {bound[0]} and ({whole}))"
-
-
-def rows_per_chunk(definition: TableDefinition, size_bytes_target: int = CHUNK_SIZE_BYTES) -> int:
-    """Return how many rows of this table have about that size, by the server's estimates."""
-    if not definition.row_estimate or not definition.size_bytes:
-        return CHUNK_ROWS_MIN
-    row_bytes = max(definition.size_bytes / definition.row_estimate, 1.0)
-    return max(int(size_bytes_target / row_bytes), CHUNK_ROWS_MIN)
 
 
 def plan_chunks(

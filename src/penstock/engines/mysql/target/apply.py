@@ -47,7 +47,7 @@ from penstock.engines.mysql.target.refusals import (
     apply_error,
     value_refused,
 )
-from penstock.engines.mysql.target.reshape import Changes, Reshaping, may_keep, types_of
+from penstock.engines.mysql.target.reshape import Changes, Reshaping, types_of
 from penstock.engines.mysql.target.row_events import RowsFile, files_of, pieces_of
 from penstock.engines.mysql.target.send import PACKET_BYTES, load_local
 from penstock.engines.mysql.target.target import (
@@ -74,6 +74,7 @@ from penstock.ports.target import (
     TriggersWouldFire,
     target_name,
 )
+from penstock.sql.schema_drift import find_kept_merges
 from penstock.sql.shape_changes import (
     is_applied,
     renamed_columns,
@@ -430,23 +431,10 @@ class MySQLTarget(SqlTarget):
                 self.run(f"update {table.sql_name} set {fill} where {where}", spec.table)
 
     def _find_replaced(self, phase: PhaseSpec) -> list[MergeSpec]:
-        """Return merges of tables that are read again and may have columns that the source lacks.
+        def record_of(relation: Relation) -> TableRecord:
+            return self._record(TableName(relation.schema, relation.name))
 
-        Their rows are changed to the read rows one by one, so that values of those columns stay.
-        """
-        found = []
-        for spec in phase.merges:
-            relation = spec.relation
-            record = self._record(TableName(relation.schema, relation.name))
-            known = {name for name, _ in record.columns or ()}
-            has_key = bool(relation.key) and all(
-                relation.columns[index].name in known for index in relation.key
-            )
-            is_kept = bool(record.kept) or may_keep(self._policies)
-            is_read_again = spec.table in phase.reloaded and spec.table not in phase.truncated
-            if is_read_again and is_kept and has_key and spec.counts.upserts:
-                found.append(spec)
-        return found
+        return find_kept_merges(phase, record_of, self._policies)
 
     def _merge(self, spec: MergeSpec, last: Relation | None) -> Merge:
         table = self._tables[spec.table]

@@ -249,11 +249,3 @@ def _clauses(alterer: Alterer, change: ShapeChange, policy: Policy) -> list[Clau
     if policy is Policy.IGNORE:
         return []
     return alterer.evolve(change) if policy is Policy.EVOLVE else alterer.lenient(change)
-
-
-def may_keep(policies: Policies) -> bool:
-    """Return whether columns that the source drops may stay in the target."""
-    return any(
-        policies.of(kind) in (Policy.TRY_EVOLVE, Policy.LENIENT, Policy.IGNORE)
-        for kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN)
-    )

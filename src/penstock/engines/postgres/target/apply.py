@@ -36,7 +36,7 @@ from penstock.engines.postgres.target.reshape import Reshaping
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
-from penstock.model.policies import EVOLVE_ALL, ChangeKind, Policies, Policy
+from penstock.model.policies import EVOLVE_ALL, ChangeKind, Policies
 from penstock.ports.sql_target import SqlTarget
 from penstock.ports.target import (
     Applied,
@@ -50,6 +50,7 @@ from penstock.ports.target import (
     UniqueBlocked,
     target_name,
 )
+from penstock.sql.schema_drift import find_kept_merges
 from penstock.sql.shape_changes import is_applied, with_copied_ids
 from penstock.sql.state_store import Records
 
@@ -224,7 +225,9 @@ class _PhaseApply:
         names = {spec.table for spec in specs} | {*self.phase.truncated, *self.phase.reloaded}
         names |= {self._target_name(relation) for relation in self.phase.relations}
         self.target.need(names)
-        replaced = self._find_replaced()
+        replaced = {
+            one.table for one in find_kept_merges(self.phase, self._record, self.target.policies)
+        }
         self._empty(replaced)
         self._alter(replaced)
         merges = {
@@ -259,28 +262,6 @@ class _PhaseApply:
         return TableName(schema, relation.name)
 
     # --- emptying ---------------------------------------------------------------------------------
-
-    def _find_replaced(self) -> set[TableName]:
-        """Return the tables that are read again and have columns that the source lacks, or will
-        lack.
-
-        Their rows are updated one by one, so that the values of those columns stay.
-        """
-        may_keep = any(
-            self.target.policies.of(kind) in (Policy.TRY_EVOLVE, Policy.LENIENT, Policy.IGNORE)
-            for kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN)
-        )
-        found = set()
-        for spec in self.phase.merges:
-            record, relation = self._record(spec.relation), spec.relation
-            known = {name for name, _ in record.columns or ()}
-            has_key = bool(relation.key) and all(
-                relation.columns[index].name in known for index in relation.key
-            )
-            is_kept = bool(record.kept) or may_keep
-            if spec.table in self.phase.reloaded and is_kept and has_key and spec.counts.upserts:
-                found.add(spec.table)
-        return found - {*self.phase.truncated}
 
     def _empty(self, replaced: set[TableName]) -> None:
         for name in self.phase.truncated:

@@ -16,9 +16,8 @@ from penstock.codec.sqlserver.types import SqlServerType, parse_type
 from penstock.engines.sqlserver.connect import Connection, literal, quote
 from penstock.engines.sqlserver.reading import statements
 from penstock.model import ColumnDefinition, Identity, TableDefinition, TableName
+from penstock.ports.bulk import rows_per_chunk
 
-CHUNK_SIZE_BYTES = 64 * 2**20
-CHUNK_ROWS_MIN = 1_000
 _NUMBERS = frozenset(("tinyint", "smallint", "int", "bigint", "decimal", "bit"))
 _MONEY = frozenset(("money", "smallmoney"))
 _TEXTS = frozenset(("char", "varchar", "nchar", "nvarchar"))
@@ -85,14 +84,6 @@ def _compare(key: Sequence[str], bound: Bound, strict: str, last: str) -> str:
     # A condition on the first column alone lets the server begin at the right place.
     whole = " OR ".join(f"({alternative})" for alternative in alternatives)
     return f"({names[0]} {strict}= {bound[0]} AND ({whole}))"
-
-
-def rows_per_chunk(definition: TableDefinition, size_bytes_target: int = CHUNK_SIZE_BYTES) -> int:
-    """Return how many rows of this table have about that size, by the server's counts."""
-    if not definition.row_estimate or not definition.size_bytes:
-        return CHUNK_ROWS_MIN
-    row_bytes = max(definition.size_bytes / definition.row_estimate, 1.0)
-    return max(int(size_bytes_target / row_bytes), CHUNK_ROWS_MIN)
 
 
 def plan_chunks(

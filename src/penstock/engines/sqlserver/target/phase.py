@@ -19,7 +19,7 @@ from penstock.engines.sqlserver.target.refusals import NO_TRUNCATE
 from penstock.engines.sqlserver.target.reshape import Reshaping
 from penstock.engines.sqlserver.target.session import ApplySession
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
-from penstock.model.policies import ChangeKind, Policy
+from penstock.model.policies import ChangeKind
 from penstock.ports.target import (
     NEW,
     ForeignKeyBlocked,
@@ -31,6 +31,7 @@ from penstock.ports.target import (
     UniqueBlocked,
     target_name,
 )
+from penstock.sql.schema_drift import find_kept_merges
 from penstock.sql.shape_changes import is_applied, with_copied_ids
 
 logger = structlog.get_logger(__name__)
@@ -49,7 +50,9 @@ class PhaseApply:
         names = {spec.table for spec in specs} | {*self.phase.truncated, *self.phase.reloaded}
         names |= {self._target_name(relation) for relation in self.phase.relations}
         self.target.need(names)
-        replaced = self._find_replaced()
+        replaced = {
+            one.table for one in find_kept_merges(self.phase, self._record, self.target.policies)
+        }
         self._empty(replaced)
         self._alter(replaced)
         merges = [
@@ -84,28 +87,6 @@ class PhaseApply:
         return target_name(TableName(relation.schema, relation.name), self.target.namespaces)
 
     # --- emptying ---------------------------------------------------------------------------------
-
-    def _find_replaced(self) -> set[TableName]:
-        """Return the tables that are read again and have columns that the source lacks, or will
-        lack.
-
-        Their rows are updated one by one, so that the values of those columns stay.
-        """
-        may_keep = any(
-            self.target.policies.of(kind) in (Policy.TRY_EVOLVE, Policy.LENIENT, Policy.IGNORE)
-            for kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN)
-        )
-        found = set()
-        for spec in self.phase.merges:
-            record, relation = self._record(spec.relation), spec.relation
-            known = {name for name, _ in record.columns or ()}
-            has_key = bool(relation.key) and all(
-                relation.columns[index].name in known for index in relation.key
-            )
-            is_kept = bool(record.kept) or may_keep
-            if spec.table in self.phase.reloaded and is_kept and has_key and spec.counts.upserts:
-                found.add(spec.table)
-        return found - {*self.phase.truncated}
 
     def _empty(self, replaced: set[TableName]) -> None:
         for name in self.phase.truncated:
