@@ -11,7 +11,7 @@ not written out beside them go through `cast_exactly` (`tests/unit/test_casts.py
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any
@@ -157,6 +157,14 @@ def batch_schema(relation: Relation) -> pa.Schema:
 _WIDE_PRECISION = 76  # of decimal256
 EXPONENT_DIGITS_MAX = 9
 """Digits of an exponent that Decimal reads everywhere; a number with more is none."""
+
+
+def bits(absent: bytes | None) -> Iterator[int]:
+    """Yield the numbers of the columns that were not sent."""
+    for at, byte in enumerate(absent or b""):
+        for bit in range(8):
+            if byte >> bit & 1:
+                yield at * 8 + bit
 
 
 def cast_exactly(values: Any, kind: pa.DataType) -> Any:

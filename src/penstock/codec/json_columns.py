@@ -8,10 +8,13 @@ are `\x` and hexadecimal digits; arrays are arrays; JSON is itself. Not here: th
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from penstock.codec.columns import bits
 from penstock.codec.exact_text import exact_texts
 from penstock.model import Column
 
@@ -49,6 +52,34 @@ def json_values(values: Any, column: Column) -> list[Any]:
     if neutral != "string":
         return list(texts)
     return _texts(texts, base)
+
+
+def json_images(
+    images: Any, columns: Sequence[Column], absent: Any | None
+) -> list[dict[str, Any] | None]:
+    """Return each row's image as values by column; None if there is none.
+
+    Args:
+        images: a struct array with these columns.
+        columns: of the images.
+        absent: bits of the columns that were not sent, by row; they are left out.
+    """
+    names = [column.name for column in columns]
+    fields = [
+        json_values(values, column)
+        for values, column in zip(images.flatten(), columns, strict=True)
+    ]
+    rows = zip(*fields, strict=True) if fields else iter([()] * len(images))
+    found: list[dict[str, Any] | None] = [dict(zip(names, row, strict=True)) for row in rows]
+    if images.null_count:
+        for at in np.flatnonzero(~np.asarray(images.is_valid())).tolist():
+            found[at] = None
+    if absent is not None and absent.null_count < len(absent):
+        for row, mask in zip(found, absent.to_pylist(), strict=True):
+            if row is not None and mask is not None:
+                for place in bits(mask):
+                    row.pop(names[place], None)
+    return found
 
 
 def _texts(texts: list[str | None], base: str) -> list[Any]:

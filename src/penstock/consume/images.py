@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.log.change_tables import bits
+from penstock.codec.columns import bits
 from penstock.log.python_values import python_values
 from penstock.log.transactions import Transaction, Transactions
 from penstock.model import Column, Op, PenstockError, Rows

@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.codec.json_columns import json_values
-from penstock.log.change_tables import bits
-from penstock.model import Column, Op, Relation
+from penstock.codec.json_columns import json_images
+from penstock.model import Op, Relation
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.feeds import MUTATIONS, Group, StagedTable, StagingSession
 
@@ -187,9 +186,9 @@ def mutations(
 def _mutations(changes: Changes, nanos: Ints, logical: Ints) -> pa.RecordBatch:
     relation, batch = changes
     key = [relation.columns[place].name for place in relation.key]
-    afters = _documents(batch.column("after"), relation.columns, batch.column("absent"))
+    afters = json_images(batch.column("after"), relation.columns, batch.column("absent"))
     sent = [relation.columns[place] for place in relation.before]
-    befores = _documents(batch.column("before"), sent, None)
+    befores = json_images(batch.column("before"), sent, None)
     rows: list[tuple[int, int, str, bytes | None, bytes | None]] = []
     ops = batch.column("op").to_pylist()
     for n, m, op, after, before in zip(
@@ -215,25 +214,3 @@ def _key(names: Sequence[str], row: dict[str, Any]) -> str:
     if not names or not all(name in row for name in names):
         return KEYLESS
     return _ENCODER.encode([row[name] for name in names]).decode()
-
-
-def _documents(
-    images: Any, columns: Sequence[Column], absent: Any | None
-) -> list[dict[str, Any] | None]:
-    """Return each row's image by column, None if there is none."""
-    names = [column.name for column in columns]
-    fields = [
-        json_values(values, column)
-        for values, column in zip(images.flatten(), columns, strict=True)
-    ]
-    rows = zip(*fields, strict=True) if fields else iter([()] * len(images))
-    found: list[dict[str, Any] | None] = [dict(zip(names, row, strict=True)) for row in rows]
-    if images.null_count:
-        for at in np.flatnonzero(~np.asarray(images.is_valid())).tolist():
-            found[at] = None
-    if absent is not None and absent.null_count < len(absent):
-        for row, mask in zip(found, absent.to_pylist(), strict=True):
-            if row is not None and mask is not None:
-                for place in bits(mask):
-                    row.pop(names[place], None)
-    return found

@@ -11,18 +11,19 @@ from __future__ import annotations
 import datetime
 import difflib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.codec.columns import bits
 from penstock.host.files import REAL_FILES, FileMissing, Files
 from penstock.log import change_tables
-from penstock.log.change_tables import ChangeFilter
+from penstock.log.change_tables import ChangeFilter, ChangeShape
 from penstock.log.frames import is_header_torn
 from penstock.log.layout import (
     EXTENSION_DEFAULT,
@@ -37,8 +38,9 @@ from penstock.log.layout import (
 from penstock.log.order import merge_rows
 from penstock.log.python_values import EPOCH_UTC, python_values
 from penstock.log.reader import check_link
+from penstock.log.scan import Envelope, Part, Scan
 from penstock.log.segment import ClosedSegment, Segment, open_segment
-from penstock.model import FlushPoint, Marker, Op, PenstockError, Rows, TableName
+from penstock.model import FlushPoint, Marker, Op, PenstockError, Relation, Rows, TableName
 from penstock.model.position import to_ordinal
 
 if TYPE_CHECKING:
@@ -49,6 +51,12 @@ class TableNotInLog(PenstockError):
     """Error: the change log has no changes of the requested table or tables."""
 
     code = "LG30"
+
+
+class ColumnNotInLog(PenstockError):
+    """Error: a table has no column of the requested name in the log."""
+
+    code = "LG34"
 
 
 class PandasMissing(PenstockError):
@@ -95,6 +103,15 @@ class Change:
     table: str
     row: dict[str, Any] | None
     before: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Scan without its shape. relations: all versions of the table in the log."""
+
+    scan: Scan
+    relations: list[Relation]
+    is_wide: bool
 
 
 class ChangeLog:
@@ -157,6 +174,113 @@ class ChangeLog:
                 wide = self._is_wide(segment.header.source.get("engine", ""))
                 pieces += change_tables.pieces(segment, wanted, self._wanted)
         return change_tables.join_pieces(pieces, wide=wide)
+
+    def scan(
+        self,
+        name: str | None = None,
+        *,
+        columns: Collection[str] | None = None,
+        splits: bool = False,
+    ) -> Scan:
+        """Return a plan of the reading of one table, which several processes can carry out.
+
+        It ends with the last transaction that is in the log now.
+
+        Args:
+            name: Name of the table, `schema.table`; optional if there is only one.
+            columns: Only these columns of the table; None for all.
+            splits: An update of the key is a delete and an insert.
+
+        Raises:
+            ColumnNotInLog: The table has no such column. Also raises the errors of `table`.
+        """
+        wanted = self._name(name)
+        found = self._plan(wanted, splits=splits)
+        relations, is_wide = found.relations, found.is_wide
+        shape = ChangeShape.of(relations, is_wide=is_wide, has_sent=True, only=columns)
+        for column in columns or ():
+            if column not in shape.columns:
+                known = {one.name for relation in relations for one in relation.columns}
+                close = difflib.get_close_matches(column, known, n=1) or sorted(known)
+                raise ColumnNotInLog(
+                    f"{name} has no column {column} in the log",
+                    hint=f"Name some of: {', '.join(close)}.",
+                    table=name,
+                )
+        return replace(found.scan, shape=shape)
+
+    def scan_all(self, *, splits: bool = False) -> Scan:
+        """Return a plan of the reading of all tables in one shape: rows as JSON. See `scan`."""
+        return self._plan(None, splits=splits).scan
+
+    def scan_later(
+        self,
+        table: TableName | None = None,
+        shape: ChangeShape | None = None,
+        *,
+        splits: bool = False,
+    ) -> Scan:
+        """Return a plan without parts, for changes to come.
+
+        Args:
+            table: Name of the table; None for all, with their rows as JSON.
+            shape: Of the table.
+            splits: An update of the key is a delete and an insert.
+
+        Raises:
+            TableNotInLog: The log has not begun.
+        """
+        state = load_state(self.directory, self._files)
+        if state is None:
+            raise self._make_not_begun()
+        is_wide = self._is_wide(state.source.get("engine", ""))
+        scan = self._scan_of(state.log_id, table, is_wide=is_wide, splits=splits)
+        return scan if shape is None else replace(scan, shape=shape)
+
+    def _plan(self, table: TableName | None, *, splits: bool) -> _Plan:
+        scan: Scan | None = None
+        relations: list[Relation] = []
+        parts: list[Part] = []
+        is_wide = False
+        end: FlushPoint | None = None
+        for segment in self._chain():
+            with segment:
+                end = segment.end
+                if scan is None:
+                    is_wide = self._is_wide(segment.header.source.get("engine", ""))
+                    log_id = segment.header.log_id
+                    scan = self._scan_of(log_id, table, is_wide=is_wide, splits=splits)
+                part = scan.plan(segment)
+                parts += [part] if part is not None else []
+                relations += [
+                    segment.relation(totals.id)
+                    for totals in segment.tables
+                    if (totals.schema, totals.name) == (table and tuple(table))
+                ]
+        if scan is None or end is None:
+            raise self._make_not_begun()
+        wanted = replace(self._wanted, trx_through=end.trx)
+        return _Plan(replace(scan, wanted=wanted, parts=tuple(parts)), relations, is_wide)
+
+    def _scan_of(
+        self, log_id: str, table: TableName | None, *, is_wide: bool, splits: bool
+    ) -> Scan:
+        return Scan(
+            directories=(self.directory,),
+            log_id=log_id,
+            table=table,
+            shape=Envelope(is_wide=is_wide, wanted=self._wanted),
+            wanted=self._wanted,
+            splits=splits,
+            extension=self._extension,
+            files=self._files,
+        )
+
+    def _make_not_begun(self) -> TableNotInLog:
+        return TableNotInLog(
+            f"the log in {self.directory} has no changes yet",
+            hint="Read it again when there is one.",
+        )
 
     def to_arrow(self) -> dict[str, pa.Table]:
         """Return every table of the log by its name, each as `table` returns it."""
@@ -463,7 +587,7 @@ class _RowValues:
 
     def _after_row(self, index: int) -> dict[str, Any]:
         row = {name: column[index] for name, column in zip(self._names, self._after, strict=True)}
-        for at in change_tables.bits(self._absent[index]):
+        for at in bits(self._absent[index]):
             row[self._names[at]] = ABSENT
         return row
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.ckt import FrameEntry
-from penstock.log.change_tables import bits
+from penstock.codec.columns import bits
 from penstock.log.segment import Segment
 from penstock.model import Op, PenstockError, Relation, TableName
 from penstock.ports.changelog import OWN_SCHEMA, RowImages

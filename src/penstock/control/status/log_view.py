@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.host.files import FileMissing
 from penstock.log import check, list_segments, open_segment
-from penstock.log.change_tables import ChangeFilter
+from penstock.log.change_tables import ChangeFilter, take_all
 from penstock.log.changes import ChangeLog, TableNotInLog, tables_of
 from penstock.log.layout import (
     EXTENSION_DEFAULT,
@@ -296,7 +296,7 @@ def read_log(
             hint="Name a pipeline's directory, its file, or a directory of segments.",
         )
     wanted = ChangeFilter(
-        takes=Selection.parse(patterns).takes if patterns else lambda _: True,
+        takes=Selection.parse(patterns).takes if patterns else take_all,
         patterns=patterns,
         gsn_after=gsn_after,
         gsn_through=gsn_through,
