@@ -29,6 +29,7 @@ AREAS = {
     "MY": "The MySQL and MariaDB source",
     "PG": "The PostgreSQL source",
     "PS": "Everywhere",
+    "SK": "Reading the change log in Spark",
     "SL": "The progress file of a pipeline without target",
     "TG": "The target",
     "VF": "Verify",

@@ -123,6 +123,7 @@ class ChangeLog:
     have been removed, and TableNotInLog if the requested patterns match no table of the log.
 
     Attributes:
+        directory: the log's.
         is_wide: returns whether positions of an engine, given by its name in the log, may need
             more than 64 bits; then they are returned as their 16 bytes.
     """
@@ -135,10 +136,12 @@ class ChangeLog:
         extension: str = EXTENSION_DEFAULT,
         wanted: ChangeFilter | None = None,
         files: Files = REAL_FILES,
+        path: Path | None = None,
     ) -> None:
         self.directory = directory
         self._is_wide = is_wide
         self._extension = extension
+        self._path = path
         self._wanted = ChangeFilter() if wanted is None else wanted
         self._files = files
 
@@ -318,7 +321,8 @@ class ChangeLog:
     def to_spark(self, session: Any, name: str | None = None) -> Any:
         """Return the changes of one table as a DataFrame of this Spark session.
 
-        They pass through this process's memory: limit `read_log` to what is needed.
+        It has the columns of `table`, and `_sent`: the names of the columns that were sent. Spark's
+        processes read the segments, so the directory must be there on each of its machines.
 
         Args:
             session: A SparkSession.
@@ -327,7 +331,16 @@ class ChangeLog:
         Raises:
             TableNotInLog: As `table`, whose other errors it raises too.
         """
-        return session.createDataFrame(change_tables.for_spark(self.table(name)))
+        limits = {
+            "gsnAfter": self._wanted.gsn_after,
+            "gsnThrough": self._wanted.gsn_through,
+            "since": _iso(self._wanted.since_us),
+            "until": _iso(self._wanted.until_us),
+        }
+        given = {key: value for key, value in limits.items() if value is not None}
+        table = ".".join(self._name(name))
+        frame = session.read.format("ckt").options(table=table, **given)
+        return frame.load(str(self._path or self.directory))
 
     def __iter__(self) -> Iterator[Change]:
         """Yield every change in the order of commits; a transaction stays together."""
@@ -534,6 +547,12 @@ class ChangeLog:
                 after=0,
                 next=start.gsn + 1,
             )
+
+
+def _iso(time_us: int | None) -> str | None:
+    if time_us is None:
+        return None
+    return (EPOCH_UTC + datetime.timedelta(microseconds=time_us)).isoformat()
 
 
 def tables_of(segment: Segment) -> list[TableName]:

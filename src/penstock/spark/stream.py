@@ -126,23 +126,23 @@ class CktStreamReader(DataSourceStreamReader):
     # -- called in the process that follows the stream ---------------------------------------
 
     def initialOffset(self) -> Any:  # noqa: N802 - Spark's name
-        """Register the consumer, and return where it begins.
+        """Return where the consumer begins.
 
         A known consumer goes on where it had read to: its checkpoint is a new one.
 
         Raises ConsumerLocked, StartUnsettled.
         """
         with telling():
-            streaming = self._streaming
-            register(streaming.place, streaming.consumer, start=streaming.start)
             self._hold()
-            save_shape(streaming)
-            position = streaming.state.load()
+            position = self._streaming.state.load()
             assert position is not None, "a consumer is registered with a position"
             return self._offset_of(position)
 
     def latestOffset(self) -> Any:  # noqa: N802 - Spark's name
-        """Return the durable end of the log. Raises ConsumerLocked."""
+        """Return the durable end of the log. Spark asks for it before `initialOffset`.
+
+        Raises ConsumerLocked, StartUnsettled.
+        """
         with telling():
             self._hold()
             state = self._load_log()
@@ -208,10 +208,12 @@ class CktStreamReader(DataSourceStreamReader):
     # ----------------------------------------------------------------------------------------
 
     def _hold(self) -> None:
+        """Be the consumer: registered, and alone."""
         if self._lock is None:
-            self._lock = take_lock(
-                self._streaming.directory, timeout_s=LOCK_WAIT_S, files=self._streaming.place.files
-            )
+            streaming, files = self._streaming, self._streaming.place.files
+            register(streaming.place, streaming.consumer, start=streaming.start)
+            self._lock = take_lock(streaming.directory, timeout_s=LOCK_WAIT_S, files=files)
+            save_shape(streaming)
 
     def _load_log(self) -> LogState:
         state = load_state(self._streaming.place.log, self._streaming.place.files)

@@ -304,7 +304,11 @@ def read_log(
         until_us=until_us,
     )
     return ChangeLog(
-        place.directory, is_wide=has_wide_positions, extension=place.extension, wanted=wanted
+        place.directory,
+        is_wide=has_wide_positions,
+        extension=place.extension,
+        wanted=wanted,
+        path=Path(path).absolute(),
     )
 
 
