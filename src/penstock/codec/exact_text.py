@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.columns import cast_exactly
 
 _DAY_US = 86_400_000_000
+_HEX = np.frombuffer(b"".join(b"%02x" % number for number in range(256)), np.uint8).reshape(-1, 2)
+_UUID_DIGITS = np.array([n for n in range(36) if n not in (8, 13, 18, 23)])
 
 
 def exact_texts(values: Any, neutral: str) -> list[str | None]:
@@ -56,6 +59,20 @@ def timestamp_text(microseconds: int, zone: str = "") -> str:
     days, rest = divmod(microseconds, _DAY_US)
     day, space, era = date_text(days).partition(" ")
     return f"{day} {time_text(rest)}{zone}{space}{era}"
+
+
+def uuid_texts(values: pa.Array) -> pa.Array:
+    """Return UUIDs of 16 bytes as text, as an Arrow column."""
+    size = len(values)
+    raw = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * 16 :][: size * 16]
+    digits = _HEX[raw].reshape(size, 32)
+    texts = np.full((size, 36), ord("-"), np.uint8)
+    texts[:, _UUID_DIGITS] = digits
+    offsets = pa.py_buffer(np.arange(size + 1, dtype=np.int32) * 36)
+    found = pa.StringArray.from_buffers(size, offsets, pa.py_buffer(texts))
+    if not values.null_count:
+        return found
+    return pc.if_else(values.is_valid(), found, pa.scalar(None, pa.string()))
 
 
 def _uuid_text(value: bytes) -> str:

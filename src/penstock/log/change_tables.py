@@ -24,7 +24,7 @@ from penstock.codec.columns import (
     bits,
     cast_exactly,
 )
-from penstock.codec.exact_text import exact_texts
+from penstock.codec.exact_text import exact_texts, uuid_texts
 from penstock.log.transactions import halves
 from penstock.model import Column, FlushPoint, Marker, MarkerKind, Op, Relation, Rows, TableName
 from penstock.model.position import to_bytes
@@ -309,6 +309,8 @@ def _of_rows(rows: Rows, shape: ChangeShape, schema: pa.Schema) -> pa.Table:
 
 def _as(values: Any, neutral: str, kind: pa.DataType) -> Any:
     if kind == pa.string() and values.type != kind:
+        if neutral == "uuid":
+            return uuid_texts(values)
         return pa.array(exact_texts(values, neutral), kind)
     return cast_exactly(values, kind)
 

@@ -17,12 +17,11 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.columns import arrow_type, cast_exactly
-from penstock.codec.exact_text import exact_texts, time_text
+from penstock.codec.exact_text import exact_texts, time_text, uuid_texts
 from penstock.codec.types.mapping import ERROR, NULL, ROUND
 from penstock.codec.types.mapping import UTC as UTC_CHOICE
 from penstock.codec.types.to_lake import LakeMapping
@@ -37,8 +36,6 @@ _NOT_A_NUMBER = "not a number"
 _DAY_US = 86_400_000_000
 _DAY_FIRST, _DAY_LAST = -719_162, 2_932_896  # 0001-01-01, 9999-12-31
 _US_FIRST, _US_LAST = _DAY_FIRST * _DAY_US, (_DAY_LAST + 1) * _DAY_US - 1
-_HEX = np.frombuffer(b"".join(b"%02x" % number for number in range(256)), np.uint8).reshape(-1, 2)
-_UUID_DIGITS = np.array([n for n in range(36) if n not in (8, 13, 18, 23)])
 _TEMPORAL_TEXT = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d+))?)?"
     r"(?:\+00|Z|([-+])(\d\d):?(\d\d))?\Z"
@@ -154,7 +151,7 @@ def _to_text(values: pa.Array, neutral: str, mapping: LakeMapping | None) -> pa.
     if pa.types.is_string(kind):
         return values
     if pa.types.is_fixed_size_binary(kind) and kind.byte_width == 16:
-        return _uuid_texts(values)
+        return uuid_texts(values)
     if pa.types.is_integer(kind):
         return values.cast(pa.string())
     fraction = mapping.fraction if mapping is not None else None
@@ -182,19 +179,6 @@ def _neutral_of(kind: pa.DataType) -> str:
     if pa.types.is_date(kind):
         return "date"
     return "float32" if kind.equals(pa.float32()) else "float64"
-
-
-def _uuid_texts(values: pa.Array) -> pa.Array:
-    size = len(values)
-    raw = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * 16 :][: size * 16]
-    digits = _HEX[raw].reshape(size, 32)
-    texts = np.full((size, 36), ord("-"), np.uint8)
-    texts[:, _UUID_DIGITS] = digits
-    offsets = pa.py_buffer(np.arange(size + 1, dtype=np.int32) * 36)
-    found = pa.StringArray.from_buffers(size, offsets, pa.py_buffer(texts))
-    if not values.null_count:
-        return found
-    return pc.if_else(values.is_valid(), found, pa.scalar(None, pa.string()))
 
 
 def _time_texts(values: pa.Array, fraction: int | None) -> pa.Array:
