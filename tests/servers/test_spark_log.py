@@ -113,7 +113,7 @@ def test_wrong_options_are_told_with_the_next_step(session: SparkSession, tmp_pa
 
 
 def test_a_stream_copies_each_change_once(session: SparkSession, tmp_path: Path) -> None:
-    """It goes on after a stop, keeps the segments that it needs, and only those."""
+    """Started again it goes on; the segments that it needs are kept, and only those."""
     with log_at(tmp_path) as log:
         log.write(inserts(2))
         copy = Copy(session, tmp_path)

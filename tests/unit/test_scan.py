@@ -180,7 +180,7 @@ def test_all_tables_come_as_json(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_was_removed_is_an_error(tmp_path: Path) -> None:
-    """It is never passed over."""
+    """Readers never pass over it."""
     scan = read_log(write(tmp_path, run_of(number_rows([inserts(1)])[0]))).scan()
     (tmp_path / "log" / "0.ckt").unlink()
     with pytest.raises(SegmentMissing):

@@ -57,7 +57,7 @@ def read(reader: CktStreamReader, start: Any, end: Any) -> list[tuple[int, str]]
     return [(gsn, op) for _, gsn, op in sorted(found)]
 
 
-def kept(root: Path) -> list[int]:
+def list_links(root: Path) -> list[int]:
     """Return the segments that the consumer has links to."""
     return [file.number for file in list_segments(root / "cdc" / NAME)]
 
@@ -96,7 +96,7 @@ def test_each_change_is_in_one_micro_batch(begin: Begin, tmp_path: Path) -> None
         log.write(inserts(1, first=-1))
         reader = begin(tmp_path)
         assert follow(log, reader) == EVERYTHING
-        assert kept(tmp_path) == []
+        assert list_links(tmp_path) == []
 
 
 def test_a_micro_batch_can_be_read_again(begin: Begin, tmp_path: Path) -> None:
@@ -110,12 +110,12 @@ def test_a_micro_batch_can_be_read_again(begin: Begin, tmp_path: Path) -> None:
         log.write(inserts(1, first=1))
         log.rotate()
         log.remove()
-        assert kept(tmp_path) == [0]
+        assert list_links(tmp_path) == [0]
         assert read(reader, start, end) == [(1, "insert")]
 
 
 def test_segments_are_kept_until_their_changes_are_committed(begin: Begin, tmp_path: Path) -> None:
-    """That of the offset is kept: it may have more."""
+    """The segment of the offset is kept: it may have more."""
     with log_at(tmp_path) as log:
         log.write(inserts(1))
         reader = begin(tmp_path)
@@ -126,7 +126,7 @@ def test_segments_are_kept_until_their_changes_are_committed(begin: Begin, tmp_p
         log.write(inserts(1, first=2))
         log.rotate()
         reader.commit(end)
-        assert kept(tmp_path) == [1]
+        assert list_links(tmp_path) == [1]
 
 
 @pytest.mark.parametrize("is_truncated", [False, True])
@@ -153,7 +153,7 @@ def test_a_new_checkpoint_goes_on_where_the_consumer_was(
 
 
 def test_a_new_stream_begins_now_unless_asked(begin: Begin, tmp_path: Path) -> None:
-    """What is in the log was before it."""
+    """Changes that are in the log were before it."""
     with log_at(tmp_path) as log:
         log.write(inserts(1))
         reader = begin(tmp_path, start="now")
@@ -186,7 +186,7 @@ def test_only_what_is_durable_is_read(begin: Begin, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_log_is_refused(begin: Begin, tmp_path: Path) -> None:
-    """Its numbers mean nothing here."""
+    """Numbers mean nothing in another log."""
     with log_at(tmp_path / "one") as log:
         log.write(inserts(1))
         start = begin(tmp_path / "one").initialOffset()
@@ -194,7 +194,7 @@ def test_a_checkpoint_of_another_log_is_refused(begin: Begin, tmp_path: Path) ->
         log.write(inserts(1))
         reader = begin(tmp_path / "two")
         reader.initialOffset()
-        with pytest.raises(StateOfOtherLog, match="checkpoint"):
+        with pytest.raises(StateOfOtherLog, match="the checkpoint of the stream"):
             reader.partitions(start, reader.latestOffset())
 
 

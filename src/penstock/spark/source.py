@@ -116,7 +116,7 @@ def plan_batch(options: Options) -> Scan:
 def plan_stream(options: Options) -> Scan:
     """Return the plan of a stream, whose shape also has what the stream had when it last ran.
 
-    Then the log needs no row of the table: those of before may be removed by now.
+    Then the log needs no row of the table: earlier ones may be removed by now.
     Raises the errors of `read_log` and `scan`.
     """
     log = open_log(options)

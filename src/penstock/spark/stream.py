@@ -73,7 +73,7 @@ class Offset(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """What a stream reads, and as which consumer.
+    """Plan of a stream, and its name as a consumer.
 
     Attributes:
         scan: Without parts; its directories are the consumer's and the log's.
