@@ -230,6 +230,7 @@ _CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
     {
         "CF HS32 HS33 HS34": "of the pipeline file: no command gets as far as doctor's checks",
+        "SK": "of a query in the user's own Spark",
         "VF": "of `penstock verify`",
         "WB": "of the web interface",
         "CN": "of consumers: `penstock consume`",
