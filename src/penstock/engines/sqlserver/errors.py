@@ -79,3 +79,10 @@ class CaptureStopped(PenstockError):
 
     code = "MS10"
     retry: ClassVar[Retry] = "backoff"
+
+
+class EnablingRefused(PenstockError):
+    """The server refused to create the capture instance of a table."""
+
+    code = "MS11"
+    retry: ClassVar[Retry] = "operator"
