@@ -22,7 +22,7 @@ import pytest
 from pytds import tds_types  # type: ignore[import-untyped]
 
 from plugins.shared import SharedServers
-from plugins.sqlserver import PASSWORD, SimServer, running
+from plugins.sqlserver import PASSWORD, TEST_LOGIN, SimServer, running
 
 
 def moment(*parts: int) -> datetime.datetime:
@@ -69,7 +69,7 @@ def python_tds(server: SimServer, database: str) -> Any:
     return pytds.connect(
         dsn="127.0.0.1",
         port=server.port,
-        user="sa",
+        user=TEST_LOGIN,
         password=PASSWORD,
         database=database,
         autocommit=True,
@@ -579,7 +579,7 @@ def test_no_more_than_1024_columns(connection: Any) -> None:
 
 def test_wrong_logins_are_refused(sqlserver: SimServer, sqlserver_database: str) -> None:
     """A wrong password and a missing database have different errors."""
-    with pytest.raises(mssql_python.Error, match="Login failed for user 'sa'"):
+    with pytest.raises(mssql_python.Error, match="Login failed for user 'tests'"):
         mssql_python.connect(sqlserver.connection_string(sqlserver_database, password="x"))
     with pytest.raises(mssql_python.Error, match="Cannot open database"):
         mssql_python.connect(sqlserver.connection_string("nothing_of_this_name"))
@@ -622,12 +622,15 @@ def test_a_strict_server_knows_its_texts(sqlserver: SimServer, tmp_path: Path) -
     """A strict server accepts recorded texts and those of tests, and refuses others."""
     known = tmp_path / "known.sql"
     with running(sqlserver.postgres_url, "--record", str(known)) as server:
-        with closing(microsoft(server, "master")) as own:
+        with closing(microsoft(server, "master", UID="sa")) as own:
             run(own, "SELECT 1,  ?", 5)
         server.execute("SELECT 'of a test'", "master")
     assert known.read_text() == "SELECT 1,  @P1\n;;\n"
-    with running(sqlserver.postgres_url, "--strict", str(known)) as server:
-        with closing(microsoft(server, "master")) as own:
+    refused = tmp_path / "refused.sql"
+    options = ("--strict", str(known), "--refused", str(refused))
+    with running(sqlserver.postgres_url, *options) as server:
+        with closing(microsoft(server, "master", UID="sa")) as own:
             assert run(own, "SELECT 2, ?", 6) == [(2, 6)]
-            assert "unknown text: SELECT 2" in read_refusal(own, "SELECT 2")
-        assert server.execute("SELECT 2", "master") == [(2,)]
+            assert "unknown text: SELECT 'a'" in read_refusal(own, "SELECT 'a'")
+        assert server.execute("SELECT 'a'", "master") == [("a",)]
+    assert refused.read_text() == "SELECT 'a'\n-- new: [\"|SELECT: 's'\"]\n;;\n"

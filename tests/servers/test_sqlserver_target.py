@@ -56,6 +56,7 @@ from penstock.ports.target import (
     UniqueBlocked,
     ValueRefused,
 )
+from plugins.sqlserver import as_test
 
 LOG_ID = "test-log"
 ITEM = relation(
@@ -145,7 +146,7 @@ class Pipeline:
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements in another session; return the rows of the last one."""
         found: list[tuple[Any, ...]] = []
-        with connect(self.url) as connection:
+        with connect(as_test(self.url)) as connection:
             for statement in statements:
                 found = connection.execute(statement)
         return found
@@ -708,7 +709,7 @@ def test_a_reset_removes_what_is_ours(pipeline: Pipeline) -> None:
 
 def test_an_error_ends_the_transaction(pipeline: Pipeline) -> None:
     """A failed statement leaves nothing of the statements before it."""
-    with closing(open_session(pipeline.url)) as connection:
+    with closing(open_session(as_test(pipeline.url))) as connection:
         with pytest.raises(Exception), transaction(connection):  # noqa: B017, PT012
             connection.run("INSERT INTO dbo.t VALUES (1, N'a', 1)")
             connection.run("INSERT INTO dbo.t VALUES (1, N'b', 1)")
@@ -723,6 +724,6 @@ def test_merge_tables_of_many_batches_are_used_again(pipeline: Pipeline) -> None
     batch = pipeline.apply(insert(replace(ITEM, columns=ITEM.columns[:2], version=2), 9, "z"))
     assert isinstance(batch, MergeBatch)
     assert len(pipeline.rows("t")) == 4
-    with connect(pipeline.url) as connection:
+    with connect(as_test(pipeline.url)) as connection:
         names = connection.execute("SELECT merge_name FROM wirekite.wirekite_merge")
     assert names == [("t_wkm",)]
