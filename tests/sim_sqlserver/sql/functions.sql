@@ -14,7 +14,8 @@ create function simfn.ms_sysdatetimeoffset() returns bpchar language sql volatil
 create function simfn.ms_newid() returns sim.uniqueidentifier language sql volatile as 'select gen_random_uuid()::sim.uniqueidentifier';
 create function simfn.ms_current_timezone() returns text language sql as $$ select 'UTC'::text $$;
 create function sim.stamp(value text) returns timestamp language sql immutable strict as $$
-    select case when value collate "C" ~ 'Z[+-]' then left(sim.local_of(value), 26)::timestamp else value::timestamp end $$;
+    select case when value collate "C" ~ 'Z[+-]' then left(sim.local_of(value), 26)::timestamp
+                when value collate "C" ~ '^\s*\d+:\d' then ('1900-01-01 ' || value)::timestamp else value::timestamp end $$;
 create function simfn.ms_dateadd(part text, amount numeric, value timestamp) returns timestamp language sql immutable strict as $$
     select case
         when lower(part) in ('year', 'yy', 'yyyy') then value + make_interval(years => amount::int)
