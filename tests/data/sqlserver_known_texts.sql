@@ -171,6 +171,8 @@ SELECT CONVERT(int, value_in_use) FROM sys.configurations WHERE name = @P1
 ;;
 SELECT CONVERT(nvarchar(128), SERVERPROPERTY('ProductVersion')) AS version, CONVERT(nvarchar(128), SERVERPROPERTY('Edition')) AS edition, CONVERT(int, SERVERPROPERTY('EngineEdition')) AS engine_edition, DB_NAME() AS database_name, SUSER_SNAME() AS login_name, USER_NAME() AS user_name
 ;;
+SELECT CONVERT(nvarchar(36), service_broker_guid) AS guid FROM sys.databases WHERE name = DB_NAME()
+;;
 SELECT CONVERT(varchar(25), last_commit_lsn) AS lsn FROM sys.dm_hadr_database_replica_states WHERE database_id = DB_ID() AND is_local = 1
 ;;
 SELECT CONVERT(varchar(34), [v], 126) FROM [dbo].[k] WHERE [v] >= CONVERT(datetime2(7), '2026-01-01T00:00:00.0000006', 126) AND [v] < CONVERT(datetime2(7), '2026-01-01T00:00:00.0000012', 126)
@@ -263,6 +265,8 @@ SELECT i.object_id, i.index_id, i.name, i.type, i.is_primary_key, i.is_unique, i
 ;;
 SELECT job_type, maxtrans, retention FROM msdb.dbo.cdc_jobs WHERE database_id = DB_ID()
 ;;
+SELECT m.oldest, m.newest, w.tran_end_time, w.tran_id FROM (SELECT MIN(start_lsn) AS oldest, MAX(start_lsn) AS newest FROM cdc.lsn_time_mapping) AS m LEFT JOIN cdc.lsn_time_mapping AS w ON w.start_lsn = CAST(@P1 AS binary(10))
+;;
 SELECT merge_name, shape FROM wirekite.wirekite_merge
 ;;
 SELECT name FROM sys.tables WHERE name = N'sale'
@@ -346,11 +350,6 @@ UPDATE t SET [name] = CASE WHEN CAST(SUBSTRING(m.[wk$absent], 1, 1) AS int) & 2 
   FROM [dbo].[t] AS t
   JOIN [wirekite].[t_wkm] AS m ON t.[id] = m.[id]
  WHERE m.[wk$absent] IS NOT NULL AND m.[id] = m.[wk$key1]
-;;
-UPDATE t SET [name] = m.[name], [n] = m.[n]
-  FROM [dbo].[t] AS t
-  JOIN [wirekite].[t_wkm] AS m ON t.[id] = m.[id]
- WHERE m.[wk$n] = 1 AND NOT (m.[wk$absent] IS NOT NULL AND m.[id] = m.[wk$key1])
 ;;
 UPDATE t SET [v] = m.[v]
   FROM [dbo].[named] AS t

@@ -171,7 +171,8 @@ def _add_facts(parts: _Parts, place: str, facts: set[str]) -> None:
             item.append(part.mark)
         elif part in _CONNECTORS:
             end_item()
-            facts.add(f"{place}|{clause} {part}")
+            if part != ",":
+                facts.add(f"{place}|{clause} {part}")
         elif part in _CLAUSES:
             end_item()
             clause = part
