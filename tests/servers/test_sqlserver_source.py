@@ -24,6 +24,7 @@ from penstock.engines.sqlserver.connect import connect
 from penstock.engines.sqlserver.errors import (
     CdcDisabled,
     ChangesLost,
+    DatabaseReplaced,
     InstanceMissing,
     InstanceRecreated,
 )
@@ -40,7 +41,7 @@ from penstock.model import MarkerKind
 from penstock.model.position import to_ordinal
 from penstock.ports.config import Config
 from penstock.ports.source import extraction_of
-from plugins.sqlserver import SimServer
+from plugins.sqlserver import SimServer, as_test
 
 QUICK = {"flushIntervalSeconds": 0.2, "idleWaitSeconds": 0.2}
 TABLE = (
@@ -69,13 +70,13 @@ class Source:
 
     def sql(self, *texts: str) -> None:
         """Run statements, each in a transaction of its own."""
-        with connect(self.url) as connection:
+        with connect(as_test(self.url)) as connection:
             for text in texts:
                 connection.run(text)
 
     def commit(self, *texts: str) -> None:
         """Run statements in one transaction."""
-        with connect(self.url) as connection:
+        with connect(as_test(self.url)) as connection:
             connection.begin()
             for text in texts:
                 connection.run(text)
@@ -184,7 +185,7 @@ def test_a_restart_continues_and_a_log_begins_where_it_is_told(source: Source) -
         source.extract()
     ids = [one.after and one.after["id"] for (one,) in source.transactions()]
     assert ids == [0, 1, 2, 3, 4]
-    with connect(source.url) as connection:
+    with connect(as_test(source.url)) as connection:
         rows = connection.execute("SELECT start_lsn FROM cdc.lsn_time_mapping ORDER BY start_lsn")
         changed = connection.execute(
             "SELECT [__$start_lsn] FROM cdc.[dbo_t_CT] ORDER BY [__$start_lsn]"
@@ -279,6 +280,34 @@ def test_an_instance_that_was_created_again_is_loss(source: Source) -> None:
         source.extract()
 
 
+def test_a_database_that_was_created_again_is_refused(source: Source) -> None:
+    """It has the name and the tables of the log's database, and nothing else of it."""
+    source.extract()
+    source.sql("INSERT INTO dbo.t (id) VALUES (1)")
+    source.extract()
+    source.server.drop_database(source.database)
+    source.server.execute(f"CREATE DATABASE [{source.database}]", "master")
+    source.sql("EXEC sys.sp_cdc_enable_db", TABLE, ENABLE.format(name="t"))
+    with pytest.raises(DatabaseReplaced, match="another database has the source's name"):
+        source.extract()
+
+
+def test_a_database_that_was_restored_is_refused(source: Source) -> None:
+    """It has captured more than the log has, and another transaction at a commit of the log."""
+    source.extract()
+    source.sql("INSERT INTO dbo.t (id) VALUES (1)")
+    source.extract()
+    source.sql("INSERT INTO dbo.t (id) VALUES (2)")
+    source.extract()
+    source.server.execute(
+        "UPDATE cdc.lsn_time_mapping SET tran_end_time = DATEADD(SECOND, 7, tran_end_time)",
+        source.database,
+    )
+    source.sql("INSERT INTO dbo.t (id) VALUES (3)")
+    with pytest.raises(DatabaseReplaced, match="was restored"):
+        source.extract()
+
+
 def test_clean_up_of_unread_changes_is_loss(source: Source) -> None:
     """The low end of the instance has passed the log."""
     source.extract()
@@ -286,7 +315,7 @@ def test_clean_up_of_unread_changes_is_loss(source: Source) -> None:
     found: list[bytes] = []
 
     def is_captured() -> bool:
-        with connect(source.url) as connection:
+        with connect(as_test(source.url)) as connection:
             rows = connection.execute(
                 "SELECT [__$start_lsn] FROM cdc.[dbo_t_CT] ORDER BY [__$start_lsn]"
             )
@@ -304,7 +333,7 @@ def test_clean_up_of_unread_changes_is_loss(source: Source) -> None:
 
 def test_errors_have_the_servers_number(source: Source) -> None:
     """The driver drops it; without it a deadlock could not be told from a syntax error."""
-    with connect(source.url) as connection:
+    with connect(as_test(source.url)) as connection:
         with pytest.raises(StatementFailed) as gone:
             connection.execute("SELECT * FROM dbo.nothing")
         assert gone.value.fields["errno"] == 208
@@ -335,7 +364,7 @@ def test_positions_in_the_log_are_commit_lsns(source: Source) -> None:
     source.extract()
     source.sql("INSERT INTO dbo.t (id) VALUES (1)")
     source.extract()
-    with connect(source.url) as connection:
+    with connect(as_test(source.url)) as connection:
         ((start,),) = connection.execute("SELECT [__$start_lsn] FROM cdc.[dbo_t_CT]")
     found = []
     for segment in open_chain(list_segments(source.config().layout.log)):

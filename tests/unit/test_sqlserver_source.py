@@ -7,6 +7,7 @@ The rows are those of `harness.servers.change_writer`; values of recorded rows a
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +20,7 @@ from penstock.engines.sqlserver.connect import server_error
 from penstock.engines.sqlserver.errors import (
     CaptureStopped,
     ChangesLost,
+    DatabaseReplaced,
     InstanceMissing,
     InstanceRecreated,
     PositionAhead,
@@ -797,6 +799,54 @@ def test_a_position_ahead_of_the_server_stops_the_log() -> None:
     case.server.newest = case.begin
     with pytest.raises(PositionAhead):
         case.log.follow()
+
+
+def test_another_database_of_the_same_name_is_refused() -> None:
+    """The guid is compared at each connection; a server that shows none is followed."""
+    case = Case()
+    case.insert(1)
+    case.log.follow()
+    assert case.log.book.state().database == case.server.guid
+    case.server.guid = None
+    case.log.reconnect()
+    case.log.follow()
+    case.server.guid = "0CC31DE0-0000-4000-8000-000000000002"
+    case.log.follow()  # a connection stays with its database
+    case.log.reconnect()
+    with pytest.raises(DatabaseReplaced, match="has the source's name now"):
+        case.log.follow()
+
+
+@pytest.mark.parametrize("changed", ["time", "id", "gone"])
+def test_a_restored_database_is_refused(changed: str) -> None:
+    """Restored to an earlier time it went on, and has captured more than before."""
+    case = Case()
+    case.insert(1)
+    case.insert(2)
+    case.log.follow()
+    number, time, told = case.server.commits.pop()
+    if changed == "time":
+        case.server.commits.append((number, time + timedelta(seconds=5), told))
+    elif changed == "id":
+        case.server.commits.append((number, time, told + b"7"))
+    case.insert(3)
+    case.log.reconnect()
+    with pytest.raises(DatabaseReplaced, match="was restored"):
+        case.log.follow()
+
+
+def test_a_commit_that_was_cleaned_up_says_nothing() -> None:
+    """The mapping may have forgotten the log's newest commit, or all of them."""
+    case = Case()
+    case.insert(1)
+    case.log.follow()
+    case.server.clean_up(case.log.end.position)
+    case.log.reconnect()
+    case.log.follow()
+    case.insert(2)
+    case.log.reconnect()
+    case.log.follow()
+    assert len(case.log.transactions()) == 2
 
 
 def test_a_position_that_capture_has_not_reached_is_waited_for() -> None:

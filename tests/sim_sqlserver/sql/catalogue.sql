@@ -245,9 +245,10 @@ select current_database()::text::sim."sysname" as name, 5 as database_id, null::
     sim.setting('is_accelerated_database_recovery_on', '0')::int::sim."bit" as is_accelerated_database_recovery_on,
     sim.setting('delayed_durability_desc', 'DISABLED')::sim."nvarchar(60)" as delayed_durability_desc,
     0::sim."bit" as is_published, 0::sim."bit" as is_auto_close_on, 0::sim."bit" as is_encrypted, null::sim."nvarchar(60)" as group_database_id, null::sim."nvarchar(60)" as replica_id,
-    0::sim."bit" as is_memory_optimized_elevate_to_snapshot_on, 0::sim."bit" as is_recursive_triggers_on, '\x01'::bytea as owner_sid
+    0::sim."bit" as is_memory_optimized_elevate_to_snapshot_on, 0::sim."bit" as is_recursive_triggers_on, '\x01'::bytea as owner_sid,
+    sim.setting('service_broker_guid', (select md5(d.oid::text)::uuid::text from pg_database d where d.datname = current_database()))::uuid::sim.uniqueidentifier as service_broker_guid
 union all
-select v.name::sim."sysname", v.id, null, '2026-01-01'::timestamp, 0, 0, 'ON', 0, 'SQL_Latin1_General_CP1_CI_AS', 3, 'SIMPLE', 'NOTHING', 0, 160, 0, 'ONLINE', 0, 0, 'MULTI_USER', 0, 'DISABLED', 0, 0, 0, null, null, 0, 0, '\x01'
+select v.name::sim."sysname", v.id, null, '2026-01-01'::timestamp, 0, 0, 'ON', 0, 'SQL_Latin1_General_CP1_CI_AS', 3, 'SIMPLE', 'NOTHING', 0, 160, 0, 'ONLINE', 0, 0, 'MULTI_USER', 0, 'DISABLED', 0, 0, 0, null, null, 0, 0, '\x01', md5(v.name)::uuid
 from (values ('master', 1), ('tempdb', 2), ('model', 3), ('msdb', 4)) as v(name, id);
 create table sim.configurations (configuration_id int, name text, value int, value_in_use int);
 insert into sim.configurations values (1536, 'max text repl size (B)', 65536, 65536), (115, 'nested triggers', 1, 1), (1544, 'max server memory (MB)', 2147483647, 2147483647);

@@ -81,6 +81,13 @@ class CaptureStopped(PenstockError):
     retry: ClassVar[Retry] = "backoff"
 
 
+class DatabaseReplaced(PenstockError):
+    """Another database has the source's name, or it was restored to an earlier time."""
+
+    code = "MS12"
+    retry: ClassVar[Retry] = "operator"
+
+
 class EnablingRefused(PenstockError):
     """The server refused to create the capture instance of a table."""
 

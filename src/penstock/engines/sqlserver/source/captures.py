@@ -3,7 +3,7 @@
 Change tables have what the server captures, of all tables that its operator enabled; penstock
 decides which of them go into the log. With a target, a table that is enabled later is captured once
 it was requested, as its rows have to be copied first. Without one the patterns decide. Not here:
-enabling (`enable.py`), the copy of rows (the planner).
+enabling (`enable.py`), the copy of rows (the planner), rows that are sent again (`resends.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from penstock.engines.sqlserver.errors import InstanceMissing
 from penstock.engines.sqlserver.source.instances import Book, Instance, enable_text
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.request_files import RequestFiles, ResendRefused
+from penstock.host.request_files import RequestFiles
 from penstock.host.state_file import StateFiles
 from penstock.model import PenstockError, TableName
 from penstock.model.table_requests import Capture, TableRequest
@@ -90,8 +90,6 @@ class Captures:
                 self._files.answer(request, error)
             else:
                 self._files.answer(request, None)
-        for request in answers.open_resends(requests.tables):
-            self._files.answer_resend(request, _resend_refused(request.table))
 
     def _carry_out(
         self,
@@ -123,14 +121,5 @@ def instance_missing(table: TableName) -> InstanceMissing:
     return InstanceMissing(
         f"the server does not capture {table}: it has no capture instance",
         hint=f"Run at the database, as db_owner: {enable_text(*table)}",
-        table=str(table),
-    )
-
-
-def _resend_refused(table: TableName) -> ResendRefused:
-    return ResendRefused(
-        f"rows of {table} cannot be put into the log again: SQL Server does not tell at which "
-        "log sequence number a snapshot is",
-        hint=f"Copy them to the target: penstock table resync FILE {table}",
         table=str(table),
     )

@@ -20,6 +20,7 @@ from penstock.codec.sqlserver.types import SqlServerType, catalogue_type
 from penstock.engines.sqlserver.connect import literal
 from penstock.engines.sqlserver.errors import (
     ChangesLost,
+    DatabaseReplaced,
     InstanceMissing,
     InstanceRecreated,
     InstanceUnreadable,
@@ -95,6 +96,20 @@ class KnownTable(msgspec.Struct, frozen=True, kw_only=True):
         return TableName(self.schema, self.name)
 
 
+class KnownCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """Transaction that the log has, as the server described it.
+
+    Attributes:
+        lsn: Its commit.
+        ended: The server's local time of its end, as text.
+        id: Its tran_id, in hex.
+    """
+
+    lsn: str
+    ended: str
+    id: str
+
+
 class KnownTables(msgspec.Struct, frozen=True, kw_only=True):
     """Content of the state file.
 
@@ -102,11 +117,15 @@ class KnownTables(msgspec.Struct, frozen=True, kw_only=True):
         tables: By object id.
         newest: The greatest max_lsn ever seen.
         begin: Where the log began.
+        database: Guid of the database; empty if it is not known.
+        commit: The newest transaction that was read.
     """
 
     tables: dict[int, KnownTable] = {}
     newest: str = ""
     begin: str = ""
+    database: str = ""
+    commit: KnownCommit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +210,8 @@ class Book:
         is_changed: Whether it has to be saved.
         gone: Tables whose end is in the log, by object id, with its position.
         durable: The log is durable up to this commit.
+        database: Guid of the database; empty if it is not known.
+        commit: The newest transaction that was read.
     """
 
     takes: Callable[[TableName], bool]
@@ -200,23 +221,75 @@ class Book:
     is_changed: bool = False
     gone: dict[int, int] = field(default_factory=dict)
     durable: int = 0
+    database: str = ""
+    commit: KnownCommit | None = None
 
     @classmethod
     def load(cls, state: KnownTables | None, takes: Callable[[TableName], bool]) -> Book:
         """Return the book of a state file."""
         if state is None:
             return cls(takes)
-        return cls(takes, dict(state.tables), _number(state.newest), _number(state.begin))
+        return cls(
+            takes,
+            dict(state.tables),
+            _number(state.newest),
+            _number(state.begin),
+            database=state.database,
+            commit=state.commit,
+        )
 
     def state(self) -> KnownTables:
         """Return what the state file has to remember."""
         return KnownTables(
-            tables=dict(self.tables), newest=_text(self.newest), begin=_text(self.begin)
+            tables=dict(self.tables),
+            newest=_text(self.newest),
+            begin=_text(self.begin),
+            database=self.database,
+            commit=self.commit,
         )
 
     def saw_newest(self, newest: int) -> None:
         """Note the server's newest captured commit; it is saved with the next change."""
         self.newest = max(self.newest, newest)
+
+    def check_database(
+        self, guid: str, known: Callable[[int], tuple[int, int, KnownCommit | None]]
+    ) -> None:
+        """Check that the database is the one that the log was read from. Notes a new one's guid.
+
+        A database that was restored to an earlier time lacks the newest transaction that was read,
+        or has another one in its place, once it has captured as much again.
+
+        Args:
+            guid: Of the database; empty if the server does not tell.
+            known: Returns for a commit LSN the oldest and the newest commit that the server knows,
+                and the commit itself.
+
+        Raises:
+            DatabaseReplaced: It is another one.
+        """
+        if self.database and guid and guid != self.database:
+            raise DatabaseReplaced(
+                f"another database has the source's name now: its guid is {guid}, and the log was "
+                f"read from {self.database}",
+                hint=f"Name the database of the log in source.url. Or: {LOAD_AGAIN}",
+            )
+        if guid and not self.database:
+            self.database, self.is_changed = guid, True
+        if self.commit is None:
+            return
+        position = _number(self.commit.lsn)
+        oldest, newest, commit = known(position)
+        if not oldest or oldest > position or newest < position:
+            return  # the clean-up job removed it, or the server lags
+        if commit != self.commit:
+            there = f"the one that ended at {commit.ended}" if commit is not None else "none"
+            raise DatabaseReplaced(
+                f"the log has a transaction with the commit {self.commit.lsn}, which ended at "
+                f"{self.commit.ended}, and the server has {there} there: the database was restored "
+                "to an earlier time, or another server took over that lacked changes",
+                hint=LOAD_AGAIN,
+            )
 
     def saw_log(self, end: int) -> None:
         """Note the log's end: what is after its begin, the server had captured.
@@ -408,6 +481,7 @@ __all__ = [
     "Book",
     "CapturedColumn",
     "Instance",
+    "KnownCommit",
     "KnownInstance",
     "KnownTable",
     "KnownTables",
