@@ -137,7 +137,7 @@ class Half:
     @property
     def error(self) -> dict[str, Any]:
         """Last typed error that it printed; empty if its last output is something else."""
-        lines = self.read_output().strip().splitlines()
+        lines = self._log.read_text(errors="replace").strip().splitlines()
         try:
             found = json.loads(lines[-1]) if lines else {}
         except ValueError:

@@ -138,7 +138,7 @@ def read_state(target: Applying, shown: str) -> Any:
     """Return the target's state that a case asks for."""
     if shown == "type":
         kind = column_fact(target, "data_type")
-        return {"integer": "int", "longtext": "text"}.get(kind, kind)
+        return {"integer": "int", "longtext": "text", "nvarchar": "text"}.get(kind, kind)
     if shown == "null":
         return column_fact(target, "is_nullable")
     if shown == "key":
