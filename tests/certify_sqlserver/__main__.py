@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from certify_sqlserver.capture import begin_capture, enable_database
+from certify_sqlserver.capture import begin_capture
 from certify_sqlserver.case import chosen, run_case
 from certify_sqlserver.grants import examine_rights
 from certify_sqlserver.records import write_records
@@ -45,7 +45,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 def say(text: str) -> None:
     """Print a line of progress."""
-    print(text, flush=True)
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         return REFUSED
     except KeyboardInterrupt:
         return INTERRUPTED
+    report.is_whole = bool(options.tests and options.soak_seconds and not options.case)
     report.left_out = dict(one.partition("=")[::2] for one in options.leave_out)
     refused: PenstockError | None = None
     try:
@@ -105,6 +107,3 @@ def certify(server: Server, report: Report, options: argparse.Namespace) -> None
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
-
-
-__all__ = ["enable_database", "main"]

@@ -26,7 +26,7 @@ LOOK_S = 0.1
 FENCE = "certify_fence"
 ORDER = "[__$start_lsn], [__$command_id], [__$seqval], [__$operation]"
 # Errors of a server that lacks a feature: edition, Azure's smaller tiers, no Agent.
-FEATURE_ERRORS = frozenset({22988, 40510, 40508, 9100, 40508, 22043, 35309, 35311})
+FEATURE_ERRORS = frozenset({22988, 40510, 40508, 9100, 22043, 35309, 35311})
 
 
 class State(StrEnum):

@@ -29,6 +29,7 @@ class Report:
         suites: None if they were not run.
         soak: None if it was not run.
         left: Databases that could not be dropped.
+        is_whole: Nothing was deselected.
     """
 
     facts: Facts
@@ -40,6 +41,7 @@ class Report:
     soak: SoakResult | None = None
     left: list[str] = field(default_factory=list)
     is_interrupted: bool = False
+    is_whole: bool = True
 
     @property
     def is_good(self) -> bool:
@@ -51,6 +53,16 @@ class Report:
             or (self.suites is not None and (self.suites.failed or self.suites.problem))
             or (self.soak is not None and self.soak.problem)
         )
+
+    @property
+    def verdict(self) -> str:
+        """Return the verdict, in words."""
+        if not self.is_good:
+            return "NOT certified"
+        is_skipped = any(one.state is State.SKIPPED for one in self.outcomes)
+        if self.lacks or self.left_out or is_skipped or not self.is_whole:
+            return "nothing failed, but not everything was run"
+        return "certified"
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the text."""
@@ -98,7 +110,7 @@ class Report:
             yield f"could not be dropped: {', '.join(self.left)}"
         if self.is_interrupted:
             yield "interrupted: the report is not complete"
-        yield "certified" if self.is_good else "NOT certified"
+        yield f"verdict: {self.verdict}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON has it."""
@@ -132,7 +144,7 @@ class Report:
             "soak": None if self.soak is None else asdict(self.soak),
             "left": self.left,
             "interrupted": self.is_interrupted,
-            "certified": self.is_good,
+            "verdict": self.verdict,
         }
 
     def write(self, build: Path) -> tuple[Path, Path]:

@@ -7,10 +7,10 @@ and never dropped.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.engines.sqlserver.connect import Connection, connect, literal, quote
-from penstock.engines.sqlserver.errors import InstanceMissing
 from penstock.engines.sqlserver.source import statements
 from penstock.engines.sqlserver.url import SQLServerUrl, check_url, with_database
 from penstock.host.errors import DatabaseRefused, PrivilegeMissing, StatementFailed
@@ -170,11 +170,7 @@ class Server:
 
     def _drop(self, session: Connection, database: str) -> None:
         """Drop a database. Its sessions are ended first, where that is possible."""
-        try:
+        # Azure SQL Database ends them when it drops the database.
+        with suppress(StatementFailed, PrivilegeMissing):
             session.run(f"ALTER DATABASE {quote(database)} SET SINGLE_USER WITH ROLLBACK IMMEDIATE")
-        except (StatementFailed, PrivilegeMissing):
-            pass  # Azure SQL Database ends them when it drops the database
         session.run(f"DROP DATABASE {quote(database)}")
-
-
-__all__ = ["CaptureSilent", "DATABASE", "DatabaseTaken", "InstanceMissing", "Server", "TARGET"]

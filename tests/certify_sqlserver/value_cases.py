@@ -29,7 +29,7 @@ TYPES: dict[str, tuple[str, ...]] = {
     "nchar(5)": ("N'ä'", "N''"),
     "nvarchar(20)": ("N'日本 😀'", "N''"),
     "binary(4)": ("0x01", "0xFFFFFFFF"),
-    "varbinary(20)": ("0x", "0x00FF00"),
+    "varbinary(20)": ("CONVERT(varbinary(20), '')", "0x00FF00"),
     "uniqueidentifier": (
         "'00000000-0000-0000-0000-000000000000'",
         "'6F9619FF-8B86-D011-B42D-00C04FC964FF'",

@@ -165,7 +165,13 @@ def running_alone(*options: str) -> Iterator[SimServer]:
 
 
 def shared_server(servers: SharedServers) -> SimServer:
-    """Return the simulator that tests share."""
+    """Return the simulator that tests share, or the real server that a user examines."""
+    given = os.environ.get("PENSTOCK_TEST_SQLSERVER_URL", "")
+    if given:
+        from harness.servers.sqlserver_real import RealServer
+
+        real: SimServer = servers.get("sqlserver", lambda: RealServer(given))
+        return real
     postgres = servers.get(
         ("first", POSTGRES_VERSION), lambda: EmbeddedPostgres(major=POSTGRES_VERSION)
     )
