@@ -78,12 +78,11 @@ class RealServer(SimServer):
         """Drop a database that make_database created."""
         if name not in self._made:
             return
-        try:
+        # Azure SQL Database ends the sessions when it drops the database.
+        with suppress(StatementFailed, PrivilegeMissing):
             self.execute(
                 f"ALTER DATABASE {quote(name)} SET SINGLE_USER WITH ROLLBACK IMMEDIATE", ""
             )
-        except (StatementFailed, PrivilegeMissing):
-            pass  # Azure SQL Database ends the sessions when it drops the database
         self.execute(f"DROP DATABASE IF EXISTS {quote(name)}", "")
         self._made.remove(name)
 
