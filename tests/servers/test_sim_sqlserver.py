@@ -214,6 +214,102 @@ def test_texts_of_a_code_page_lose_other_characters(connection: Any) -> None:
     assert run(connection, "SELECT * FROM dbo.t") == [("ä?€", "ä漢€")]
 
 
+def test_a_variant_keeps_its_type(connection: Any) -> None:
+    """The base type is told, and a conversion gives its value back."""
+    given = {
+        "int": "5",
+        "bigint": "CAST(-5 AS bigint)",
+        "tinyint": "CAST(255 AS tinyint)",
+        "bit": "CAST(1 AS bit)",
+        "decimal": "CAST(12.50 AS decimal(8,2))",
+        "money": "CAST(-922337203685477.5808 AS money)",
+        "float": "CAST(0.1 AS float)",
+        "nvarchar": "N'größer'",
+        "varchar": "'a '",
+        "varbinary": "0x00FF",
+        "date": "CAST('9999-12-31' AS date)",
+        "time": "CAST('23:59:59.9999999' AS time)",
+        "datetime": "CAST('2026-03-04T05:06:07.003' AS datetime)",
+        "datetime2": "CAST('9999-12-31T23:59:59.9999999' AS datetime2)",
+        "datetimeoffset": "CAST('2026-03-04T05:06:07.1234567+05:30' AS datetimeoffset)",
+        "uniqueidentifier": "CAST('6F9619FF-8B86-D011-B42D-00C04FC964FF' AS uniqueidentifier)",
+    }
+    run(connection, "CREATE TABLE dbo.t (id int IDENTITY, v sql_variant)")
+    for value in given.values():
+        run(connection, f"INSERT INTO dbo.t (v) VALUES (CAST({value} AS sql_variant))")
+    kinds = run(connection, "SELECT SQL_VARIANT_PROPERTY(v, 'BaseType') FROM dbo.t ORDER BY id")
+    assert [kind for (kind,) in kinds] == list(given)
+    query = "SELECT CONVERT({}, v{}) FROM dbo.t WHERE SQL_VARIANT_PROPERTY(v, 'BaseType') = '{}'"
+    for kind, style, expected in (
+        ("money", "", Decimal("-922337203685477.5808")),
+        ("varbinary(8000)", "", b"\0\xff"),
+        ("bigint", "", -5),
+        ("nvarchar(max)", "", "größer"),
+    ):
+        asked = query.format(kind, style, kind.partition("(")[0])
+        assert run(connection, asked) == [(expected,)], kind
+    moment_asked = query.format("nvarchar(max)", ", 126", "datetime2")
+    assert run(connection, moment_asked) == [("9999-12-31T23:59:59.9999999",)]
+    assert "only with CAST" in read_refusal(connection, "INSERT INTO dbo.t (v) VALUES (5)")
+
+
+def test_classes_have_their_methods(client: Any) -> None:
+    """A hierarchyid is a path; a geometry has its SRID and WKB, with Z and M."""
+    run(client, "CREATE TABLE dbo.t (id int, h hierarchyid, g geometry, y geography)")
+    run(
+        client,
+        "INSERT INTO dbo.t VALUES (1, '/1/2.1/', geometry::STGeomFromText('POINT (10 1)', 0), "
+        "geography::Point(1, 10, 4326)), (2, hierarchyid::Parse('/'), "
+        "geometry::STGeomFromWKB(0x01E9030000000000000000F03F00000000000000400000000000000840, 7), "
+        "NULL)",
+    )
+    point = "0101000000000000000000244000000000000" + "0F03F"
+    asked = (
+        "SELECT h.ToString(), [g].STSrid, CONVERT(varchar(max), x.g.AsBinaryZM(), 2), y.STSrid, "
+        "CONVERT(varchar(max), x.[y].STAsBinary(), 2) FROM dbo.t AS x ORDER BY id"
+    )
+    assert run(client, asked) == [
+        ("/1/2.1/", 0, point, 4326, point),
+        ("/", 7, "01E9030000000000000000F03F00000000000000400000000000000840", None, None),
+    ]
+    for column, value, said in (
+        ("h", "'1/2'", "24001"),
+        ("g", "geometry::STGeomFromWKB(0x0001, 0)", "24210"),
+        ("y", "geography::STGeomFromWKB(0x01010000000000000000002440000000000000F03F, 7)", "24204"),
+    ):
+        assert said in read_refusal(client, f"INSERT INTO dbo.t ({column}) VALUES ({value})")
+
+
+def test_documents_are_checked(connection: Any) -> None:
+    """XML loses its declaration; what is no document is refused, as is a vector of another size."""
+    run(connection, "CREATE TABLE dbo.t (x xml, j json, w vector(3))")
+    run(
+        connection,
+        """INSERT INTO dbo.t VALUES ('<?xml version="1.0"?><a b="1"/>', '{"a": 1.0}',
+            '[1, 2, 3]')""",
+    )
+    assert run(connection, "SELECT x, j, w FROM dbo.t") == [
+        ('<a b="1"/>', '{"a": 1.0}', "[1, 2, 3]")
+    ]
+    for column, value, said in (
+        ("x", "<a>", "XML parsing"),
+        ("j", "{a", "JSON text"),
+        ("w", "[1]", "3 dimensions"),
+    ):
+        assert said in read_refusal(connection, f"INSERT INTO dbo.t ({column}) VALUES ('{value}')")
+
+
+def test_a_rowversion_rises(connection: Any) -> None:
+    """Each insert and update takes the next value, and none can be given."""
+    run(connection, "CREATE TABLE dbo.t (id int, r rowversion)")
+    run(connection, "INSERT INTO dbo.t (id) VALUES (1)")
+    ((first,),) = run(connection, "SELECT r FROM dbo.t")
+    run(connection, "UPDATE dbo.t SET id = 2")
+    ((second,),) = run(connection, "SELECT r FROM dbo.t")
+    assert len(second) == 8
+    assert second > first
+
+
 def test_guids_sort_by_their_last_bytes(connection: Any) -> None:
     """The last six bytes of a uniqueidentifier count first."""
     run(connection, "CREATE TABLE dbo.t (g uniqueidentifier NOT NULL PRIMARY KEY)")
@@ -572,6 +668,29 @@ def test_no_more_than_1024_columns(connection: Any) -> None:
     """A table of more columns is refused with error 1702."""
     columns = ", ".join(f"c{n} int" for n in range(1025))
     assert "maximum of 1024 columns" in read_refusal(connection, f"CREATE TABLE dbo.t ({columns})")
+
+
+def test_a_row_has_at_most_8060_bytes(connection: Any) -> None:
+    """Long values leave the row; the rest has to fit, and a table that never can is refused."""
+    run(
+        connection, "CREATE TABLE dbo.t (id int, a varchar(8000), b nvarchar(4000), c varchar(max))"
+    )
+    run(
+        connection,
+        "INSERT INTO dbo.t VALUES (1, REPLICATE('x', 8000), REPLICATE('x', 4000), "
+        "REPLICATE('x', 9000))",
+    )
+    refused = "CREATE TABLE dbo.fixed (a char(8000), b char(60))"
+    assert "minimum row size would be 806" in read_refusal(connection, refused)
+    names = [f"c{number}" for number in range(330)]
+    columns = ", ".join(f"{name} varchar(30)" for name in names)
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(f"CREATE TABLE dbo.short (id int, {columns})")
+        assert "maximum row size exceeds" in str(cursor.messages)
+    run(connection, "INSERT INTO dbo.short (id) VALUES (1)")
+    row = ", ".join(f"{name} = REPLICATE('x', 30)" for name in names)
+    assert "Cannot create a row of size" in read_refusal(connection, f"UPDATE dbo.short SET {row}")
+    assert run(connection, "SELECT COUNT(*) FROM dbo.short WHERE c0 IS NULL") == [(1,)]
 
 
 # --- logins ---------------------------------------------------------------------------------------

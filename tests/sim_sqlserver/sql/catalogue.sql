@@ -19,13 +19,13 @@ create table sim.system_types (name sim."sysname", system_type_id sim."tinyint",
 
 create function sim.type_name(type oid) returns text language sql stable as $$
     select case t.typname when 'int2' then 'smallint' when 'int4' then 'int' when 'int8' then 'bigint' when 'numeric' then 'decimal'
-        when 'timestamp' then 'datetime2' when 'bpchar' then 'nvarchar' when 'text' then 'nvarchar' when 'bytea' then 'varbinary'
+        when 'timestamp' then 'datetime2' when 'bpchar' then 'nvarchar' when 'text' then case t.typnamespace when 'sim'::regnamespace then 'text' else 'nvarchar' end when 'bytea' then 'varbinary'
         when 'float8' then 'float' when 'float4' then 'real' when 'name' then 'sysname' when 'bool' then 'bit' when 'uuid' then 'uniqueidentifier'
         when 'rowversion' then 'timestamp' else split_part(t.typname, '(', 1) end from pg_type t where t.oid = type $$;
 create function sim.type_argument(type oid, modifier int, number int) returns int language sql stable as $$
     select case when t.typname = 'numeric' and modifier < 0 then case number when 1 then 38 else 0 end
         when t.typname = 'numeric' then case number when 1 then ((modifier - 4) >> 16) & 65535 else (modifier - 4) & 2047 end
-        when t.typname in ('bpchar', 'text', 'bytea') then -1
+        when t.typname in ('bpchar', 'text', 'bytea') and t.typnamespace <> 'sim'::regnamespace then -1
         when strpos(t.typname, '(') = 0 then null
         when split_part(split_part(t.typname, '(', 2), ',', number) = 'max)' then -1
         else nullif(regexp_replace(split_part(split_part(t.typname, '(', 2), ',', number), '\D', '', 'g'), '')::int end
