@@ -19,6 +19,7 @@ from harness.servers.change_table_log import LACKING, Seen, rows_of
 from penstock.codec.sqlserver.lsn import SqlServerLsn
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import pipeline_of, source_tables
+from penstock.control.pipeline.table_requests import make_add_request, put_request
 from penstock.control.run.extract_process import extract_options
 from penstock.engines.sqlserver.connect import connect
 from penstock.engines.sqlserver.errors import (
@@ -37,7 +38,7 @@ from penstock.host.errors import (
     StatementInterrupted,
 )
 from penstock.log import list_segments, open_chain
-from penstock.model import MarkerKind
+from penstock.model import MarkerKind, TableName
 from penstock.model.position import to_ordinal
 from penstock.ports.config import Config
 from penstock.ports.source import extraction_of
@@ -57,11 +58,15 @@ CAPTURE_WAIT_S = 30.0
 
 @dataclass
 class Source:
-    """A database of the simulator with change data capture, and a pipeline of mode change."""
+    """A database of the simulator with change data capture, and a pipeline of mode change.
+
+    has_target: without one, later tables are captured at once.
+    """
 
     server: SimServer
     database: str
     folder: Path
+    has_target: bool = True
 
     @property
     def url(self) -> str:
@@ -87,10 +92,13 @@ class Source:
         path = write_pipeline(
             self.folder,
             self.url,
-            "postgresql://u:p@127.0.0.1:1/t",
+            "postgresql://u:p@127.0.0.1:1/t" if self.has_target else None,
             mode="change",
             tables=["dbo.*"],
-            sections={"changeExtractor": {**QUICK, **extractor}},
+            sections={
+                "source": {"newTables": "add"},
+                "changeExtractor": {**QUICK, **extractor},
+            },
         )
         return load_config(path, {})
 
@@ -251,6 +259,49 @@ def test_a_dropped_table_is_noted(source: Source) -> None:
     source.sql("DROP TABLE dbo.u", "INSERT INTO dbo.t (id) VALUES (1)")
     source.extract()
     assert source.markers() == [MarkerKind.DDL]
+
+
+def test_a_renamed_table_is_another_one(source: Source) -> None:
+    """Its capture instance goes on; all rows and later changes have the new name."""
+    source.has_target = False
+    source.extract()
+    source.sql(
+        "ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON",
+        "INSERT INTO dbo.t (id) VALUES (1)",
+        "EXEC sp_rename N'dbo.t', N'later'",
+    )
+    source.extract()
+    source.sql("INSERT INTO dbo.later (id) VALUES (2)")
+    source.extract()
+    assert source.markers() == [MarkerKind.DDL, MarkerKind.RELOAD]
+    found = [
+        (seen.table, seen.after["id"])
+        for transaction in source.transactions()
+        for seen in transaction
+        if seen.after is not None
+    ]
+    assert found[0] == ("t", 1)
+    assert [row for row in found if row[0] == "later"][-2:] == [("later", 1), ("later", 2)]
+
+
+def test_a_renamed_table_is_captured_again_once_that_is_requested(source: Source) -> None:
+    """With a target its rows have to be copied first, so the new name waits for a request."""
+    source.extract()
+    source.sql("INSERT INTO dbo.t (id) VALUES (1)", "EXEC sp_rename N'dbo.t', N'later'")
+    source.extract()
+    source.sql("INSERT INTO dbo.later (id) VALUES (2)")
+    source.extract()
+    config = source.config()
+    table = TableName("dbo", "later")
+    put_request(
+        config, table, lambda _, number: make_add_request(config, table, number, replaces=False)
+    )
+    source.extract()
+    source.sql("INSERT INTO dbo.later (id) VALUES (3)")
+    source.extract()
+    assert source.markers() == [MarkerKind.DDL]
+    found = [(seen.table, seen.after and seen.after["id"]) for (seen,) in source.transactions()]
+    assert found == [("t", 1), ("later", 3)]
 
 
 def test_capture_that_is_not_enabled_is_refused(source: Source) -> None:

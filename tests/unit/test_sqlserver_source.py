@@ -25,12 +25,13 @@ from penstock.engines.sqlserver.errors import (
     InstanceRecreated,
     PositionAhead,
     RangeInvalid,
+    TableRenamed,
     UpdateTorn,
 )
 from penstock.engines.sqlserver.source import statements
 from penstock.engines.sqlserver.source.caught_up import CaughtUp
 from penstock.host.errors import StatementInterrupted, safe_to_retry
-from penstock.model import MarkerKind
+from penstock.model import MarkerKind, TableName
 
 COLUMNS = [("id", "int"), ("name", "nvarchar(20)"), ("body", "nvarchar(max)")]
 
@@ -646,6 +647,79 @@ def test_a_dropped_table_is_noted_once() -> None:
     case.insert(50, table=other)
     case.log.follow()
     assert len(case.log.markers) == 1
+
+
+def test_a_renamed_table_ends_and_is_another_one() -> None:
+    """No change is missing: those that are read before the name is known have the old one."""
+    case = Case(row_count=4)
+    case.insert(1)
+    case.log.follow()
+    case.table.name = TableName("dbo", "other")
+    case.insert(2)
+    case.log.follow()
+    assert [(one.kind, one.tables) for one in case.log.markers] == [
+        (MarkerKind.DDL, (("dbo", "t"),))
+    ]
+    case.insert(3)
+    case.log.follow()
+    names = [[seen.table for seen in one] for one in case.log.transactions()]
+    assert names == [["t"], ["t"], ["other"]]
+    assert case.log.book.id_of(TableName("dbo", "t")) is None
+
+
+def test_changes_of_a_renamed_table_wait_until_its_end_is_durable() -> None:
+    """A log that lost the end has it again, and no change is left out."""
+    case = Case()
+    case.insert(1)
+    case.log.follow()
+    case.table.name = TableName("dbo", "other")
+    case.insert(2)
+    case.log.follow(flush=False)
+    case.insert(3)
+    case.log.follow(flush=False)
+    case.log.reconnect()
+    case.log.follow()
+    case.insert(4)
+    case.log.follow()
+    names = [[seen.table for seen in one] for one in case.log.transactions()]
+    assert names == [["t"], ["t"], ["t"], ["other"]]
+    assert len(case.log.markers) == 1
+
+
+def test_two_tables_that_swap_their_names_end_both() -> None:
+    """Each is the other one from then on."""
+    case = Case()
+    other = case.add_table("u")
+    case.insert(1)
+    case.insert(2, table=other)
+    case.log.follow()
+    case.table.name, other.name = other.name, case.table.name
+    case.insert(3)
+    case.log.follow()
+    case.insert(4)
+    case.log.follow()
+    assert [seen.table for (seen,) in case.log.transactions()] == ["t", "u", "t", "u"]
+    assert case.log.book.id_of(TableName("dbo", "u")) == case.table.object_id
+
+
+@pytest.mark.parametrize(
+    ("name", "back"),
+    [
+        (TableName("dbo", "t'2"), "EXEC sp_rename N'[dbo].[t''2]', N't';"),
+        (TableName("old", "t"), "ALTER SCHEMA [dbo] TRANSFER [old].[t];"),
+    ],
+)
+def test_a_table_with_a_name_that_is_not_captured_stops_the_log(name: TableName, back: str) -> None:
+    """Its changes would no longer be captured; the hint undoes it."""
+    case = Case()
+    case.insert(1)
+    case.log.follow()
+    case.log.book.may_take = lambda _: False
+    case.table.name = name
+    case.insert(2)
+    with pytest.raises(TableRenamed, match="is named") as caught:
+        case.log.follow()
+    assert back in caught.value.hint
 
 
 def test_s10_a_widened_type_is_a_new_version() -> None:

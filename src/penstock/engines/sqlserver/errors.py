@@ -81,6 +81,13 @@ class CaptureStopped(PenstockError):
     retry: ClassVar[Retry] = "backoff"
 
 
+class TableRenamed(PenstockError):
+    """A captured table has another name now, which is not captured."""
+
+    code = "MS13"
+    retry: ClassVar[Retry] = "operator"
+
+
 class DatabaseReplaced(PenstockError):
     """Another database has the source's name, or it was restored to an earlier time."""
 

@@ -171,6 +171,7 @@ NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
     {
         "MS09": "while change tables are read",
         "MS11": "of a command that creates an instance",
+        "MS13": "of a table that is renamed while it is captured",
         "MS42": "of verify alone: MS008 looks at snapshots",
         "MS43": "of rewriting rows that differ",
         "CT73": "of a value, when its row is written",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.engines.sqlserver.errors import InstanceMissing
+from penstock.engines.sqlserver.errors import InstanceMissing, TableRenamed
 from penstock.engines.sqlserver.source.instances import Book, Instance, enable_text
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.request_files import RequestFiles
@@ -54,6 +54,11 @@ class Captures:
             return True
         return self._selects(table) and (self._is_beginning or not self._asks)
 
+    def may_take(self, table: TableName) -> bool:
+        """Return whether a table is captured, or may be once that is requested."""
+        is_chosen = self._selects(table) or table in self._added
+        return is_chosen and table not in self._removed
+
     def begin(self, book: Book, *, is_new: bool) -> None:
         """Take over the requests that were carried out. is_new: the log begins now."""
         self._is_beginning = is_new
@@ -83,7 +88,10 @@ class Captures:
         requests, answers = self._files.read()
         for request in answers.open(requests.tables):
             try:
-                self._carry_out(request, book, instances, last)
+                if not self._carry_out(request, book, instances, last):
+                    continue
+            except TableRenamed:
+                raise  # of another table; the request is carried out later
             except PenstockError as error:
                 if error.retry == "backoff":
                     raise
@@ -97,16 +105,24 @@ class Captures:
         book: Book,
         instances: Callable[[], list[Instance]],
         last: int,
-    ) -> None:
+    ) -> bool:
+        """Carry out a request; return whether that is done.
+
+        A table that was captured by another name has to end by that first.
+        """
         if request.capture is not Capture.ADDED:
             self._take_out(request.table, book)
-            return
+            return True
         self._removed.discard(request.table)
         self._added.add(request.table)
-        book.check(instances(), last, exists=lambda _: True)
+        found = instances()
+        book.check(found, last, exists=lambda _: True)
         if book.id_of(request.table) is None:
+            if any(one.table == request.table and one.source_id in book.tables for one in found):
+                return False
             self._added.discard(request.table)
             raise instance_missing(request.table)
+        return True
 
     def _take_out(self, table: TableName, book: Book) -> None:
         self._added.discard(table)

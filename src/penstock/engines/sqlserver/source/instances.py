@@ -17,15 +17,17 @@ import msgspec
 
 from penstock.codec.sqlserver.lsn import ZERO, SqlServerLsn
 from penstock.codec.sqlserver.types import SqlServerType, catalogue_type
-from penstock.engines.sqlserver.connect import literal
+from penstock.engines.sqlserver.connect import literal, quote
 from penstock.engines.sqlserver.errors import (
     ChangesLost,
     DatabaseReplaced,
     InstanceMissing,
     InstanceRecreated,
     InstanceUnreadable,
+    TableRenamed,
 )
 from penstock.model import TableName
+from penstock.model.patterns import as_pattern
 
 LOAD_AGAIN = "Load the table again: penstock reset --target, then penstock run."
 
@@ -204,6 +206,8 @@ class Book:
 
     Attributes:
         takes: Returns whether a table is captured.
+        may_take: Returns whether a renamed table may be captured by its new name: at once, or once
+            that is requested.
         tables: By object id.
         newest: The greatest max_lsn ever seen.
         begin: Where the log began, which may be after what the server had captured then.
@@ -223,6 +227,8 @@ class Book:
     durable: int = 0
     database: str = ""
     commit: KnownCommit | None = None
+    may_take: Callable[[TableName], bool] = lambda _: True
+    _ending: set[int] = field(default_factory=set)  # renamed tables whose end is not durable
 
     @classmethod
     def load(cls, state: KnownTables | None, takes: Callable[[TableName], bool]) -> Book:
@@ -302,7 +308,10 @@ class Book:
     def check(
         self, now: Collection[Instance], last: int, *, exists: Callable[[int], bool]
     ) -> list[int]:
-        """Add new instances, judge loss, and return the object ids of dropped tables.
+        """Add new instances, judge loss, and return the object ids of tables that end here.
+
+        A dropped table ends, and so does a renamed one: by its new name it is another table, as in
+        other engines.
 
         Args:
             now: All instances as they are now.
@@ -314,6 +323,7 @@ class Book:
             InstanceRecreated: The instance that has the changes after `last` is gone.
             InstanceUnreadable: The user may not read an instance.
             InstanceMissing: A table is no longer captured.
+            TableRenamed: A table is not captured by its new name.
         """
         self._learn(now, last)
         dropped = []
@@ -328,18 +338,34 @@ class Book:
                 dropped.append(source_id)
                 continue
             _check_table(known, there, last)
+            new_name = there[0].table
+            if new_name is not None and new_name != known.table:
+                if not self.may_take(new_name):
+                    raise _renamed_error(known.table, new_name)
+                self._ending.add(source_id)
+                dropped.append(source_id)
         self._forget_passed({one.identity for one in now})
         return dropped
 
     def rewind(self) -> None:
         """Note that the log lost what was not durable."""
         self.gone.clear()
+        self._ending.clear()
+
+    @property
+    def is_ending(self) -> bool:
+        """Return whether the end of a renamed table has to be durable before anything else.
+
+        Then the table is known by its new name, and no change of it is left out.
+        """
+        return any(source_id in self.gone for source_id in self._ending)
 
     def prune(self, durable: int) -> None:
         """Forget what a log that is durable up to a commit never needs again."""
         for source_id, position in list(self.gone.items()):
             if position <= durable:
                 del self.gone[source_id]
+                self._ending.discard(source_id)
                 self.leave(source_id)
         self.durable = durable
 
@@ -457,6 +483,19 @@ def _check_table(known: KnownTable, there: list[Instance], last: int) -> None:
             "@job_type = N'cleanup', @retention = 10080;",
             table=table,
         )
+
+
+def _renamed_error(table: TableName, new_name: TableName) -> TableRenamed:
+    back = f"EXEC sp_rename {literal(quote(*new_name))}, {literal(table.name)};"
+    if table.schema != new_name.schema:
+        back = f"ALTER SCHEMA {quote(table.schema)} TRANSFER {quote(*new_name)};"
+    return TableRenamed(
+        f"{table} is named {new_name} now",
+        hint=f"Undo it ({back}) and start again; or have its new name captured ([source] tables "
+        f"with '{as_pattern(new_name)}', newTables = \"add\") and start again: its rows are copied "
+        "as those of a new table, and the old one stays in the target as it is.",
+        table=str(table),
+    )
 
 
 def current_of(known: KnownTable, first: int) -> KnownInstance:

@@ -96,7 +96,7 @@ class Batch:
         commits: All captured transactions of the batch, in order.
         feeds: Changes of the instances.
         instances: All instances when the batch was begun.
-        dropped: Object ids of tables that no longer exist.
+        dropped: Object ids of tables that no longer exist, or that have another name.
         ddl: Statements that altered captured tables, with their LSNs.
     """
 
@@ -217,17 +217,19 @@ class ChangeReader:
         self._is_checked = True
 
     def next_batch(self, last: int, *, through: int | None = None) -> Batch | None:
-        """Return the commits after `last`; None if nothing was captured since.
+        """Return the commits after `last`; None if nothing was captured since, or may be read yet.
 
         through: the last commit to read; None for all.
 
         Raises:
             PositionAhead: The server has captured less than it had before.
             DatabaseReplaced: See `check_database`.
-            ChangesLost: See `Book.check`, with the other errors of instances.
+            ChangesLost, TableRenamed: See `Book.check`, with the other errors of instances.
             CaptureStopped: There is no captured commit at all, and the Agent does not run.
         """
         self.check_database()
+        if self.book.is_ending:
+            return None
         newest = read_newest(self.session)
         self.newest = newest.position
         if not newest.position:

@@ -43,6 +43,7 @@ class Shapes:
     Attributes:
         definitions: Returns the definitions of the captured tables as they are now.
         is_whole: Before images have all columns that change tables have.
+        reads_renamed: A renamed table is read again, because no request for its new name comes.
         relations: By the table's object id.
         lost: Columns whose values in older rows the log lacks, by the table's object id.
         is_changed: Whether they have to be saved.
@@ -50,6 +51,7 @@ class Shapes:
 
     definitions: Callable[[], Sequence[TableDefinition]]
     is_whole: bool = False
+    reads_renamed: bool = False
     relations: dict[int, Relation] = field(default_factory=dict)
     lost: dict[int, tuple[str, ...]] = field(default_factory=dict)
     is_changed: bool = False
@@ -133,6 +135,8 @@ class Shapes:
             return last
         if last is not None:
             lost = {*self.lost.get(source_id, ()), *_find_lost(last, relation)}
+            if self.reads_renamed and last.full_name != relation.full_name:
+                lost.update(one.name for one in relation.columns)
             if lost:
                 self.lost[source_id] = tuple(sorted(lost))
         version = 1 if last is None else last.version + 1

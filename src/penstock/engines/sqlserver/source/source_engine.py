@@ -106,7 +106,12 @@ class SQLServerEngine(SourceEngine):
         captures = Captures(place.state, selects=self._selects, asks=self._asks, clock=place.clock)
         state = place.state.load(TABLES_FILE, KnownTables)
         book = Book.load(state, captures.takes)
-        shapes = Shapes(self._tables, is_whole=self._options.full_before_images)
+        book.may_take = captures.may_take
+        shapes = Shapes(
+            self._tables,
+            is_whole=self._options.full_before_images,
+            reads_renamed=not self._asks,
+        )
         shapes.load(place.state.load(RELATIONS_FILE, KnownRelations))
         self._captures = captures
         self._reader = ChangeReader(self._opens, book, shapes)

@@ -201,7 +201,7 @@ class ChangeStream(SourceStream):
             faults.point("changes.confirm.after")
         run = writing.last_run(kept)
         for source_id, table in zip(batch.dropped, dropped, strict=True):
-            logger.info("table dropped at the source", table=str(table))
+            logger.info("table dropped or renamed at the source", table=str(table))
             book.gone[source_id] = batch.end
         assert run.end is not None, "it is the last one"
         self._end = run.end
