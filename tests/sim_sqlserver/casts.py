@@ -181,7 +181,8 @@ def _cast_text(value: exp.Expression, wanted: SqlType, style: int) -> exp.Expres
     if wanted.length and wanted.length != MAX:
         out = _function("left", out, _number(wanted.length))
     if wanted.name in ("char", "nchar"):
-        out = _function("sim.blank_to", out, _number(wanted.length))
+        fill = "sim.blank_to" if wanted.name == "char" else "sim.blank_wide_to"
+        out = _function(fill, out, _number(wanted.length))
     return out
 
 

@@ -564,7 +564,8 @@ def _store_pieces(name: str, sql_type: SqlType, collation: str) -> str:
     if kind == "datetimeoffset":
         return f"{column} := sim.store_dto({column}::text, {sql_type.scale});"
     if kind in ("char", "nchar"):
-        return f"{column} := sim.blank_to({column}::text, {sql_type.length});"
+        fill = "sim.blank_to" if kind == "char" else "sim.blank_wide_to"
+        return f"{column} := {fill}({column}::text, {sql_type.length});"
     if kind == "binary":
         return f"{column} := sim.zero_to({column}, {sql_type.length});"
     if kind in ("varchar", "text") and not collation.upper().endswith("UTF8"):

@@ -250,6 +250,8 @@ class _Preparation:
             self.out.append(f"[ms${kind}${name}]")
         elif word == "CURRENT_TIMESTAMP":
             self.out.append("ms_current_timestamp()")
+        elif token.kind == "hex" and token.text.lower() == "0x":
+            self.out.append("ms_cast('', 'varbinary')")
         elif token.text == "!=":
             self.out.append("<>")
         else:

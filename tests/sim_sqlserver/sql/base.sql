@@ -161,6 +161,9 @@ begin
 end $$;
 create function sim.blank_to(value text, size int) returns text language sql immutable strict
     as $$ select rpad(value, greatest(size, char_length(value))) $$;
+-- Two-byte characters: one above U+FFFF counts twice.
+create function sim.blank_wide_to(value text, size int) returns text language sql immutable strict
+    as $$ select value || repeat(' ', greatest(size - sim.utf16_length(value::bpchar), 0)) $$;
 create function sim.zero_to(value bytea, size int) returns bytea language sql immutable strict as $$
     select case when octet_length(value) >= size then value
         else value || decode(repeat('00', size - octet_length(value)), 'hex') end $$;
