@@ -218,6 +218,23 @@ def test_a_value_without_a_place_names_its_column(pipeline: Pipeline) -> None:
     assert pipeline.rows("f") == []
 
 
+def test_a_row_that_does_not_fit_a_page_names_its_table(pipeline: Pipeline) -> None:
+    """Short values stay in the row, which has 8,060 bytes; the batch is not applied."""
+    names = [f"c{number}" for number in range(330)]
+    wide = relation(
+        ("id", "integer", "int32"), *((name, "text", "string") for name in names),
+        schema="dbo", name="wide",
+    )  # fmt: skip
+    listed = ", ".join(f"{name} nvarchar(30)" for name in names)
+    pipeline.run(f"CREATE TABLE dbo.wide (id int NOT NULL PRIMARY KEY, {listed})")
+    pipeline.apply(insert(wide, 1, *([None] * len(names))))
+    with pytest.raises(ValueRefused, match=r"dbo\.wide: a row is longer than the 8,060") as caught:
+        pipeline.apply(insert(wide, 2, *(["x" * 30] * len(names))))
+    assert caught.value.fields["table"] == "dbo.wide"
+    assert "at most 24 bytes each" in caught.value.hint
+    assert len(pipeline.rows("wide")) == 1
+
+
 def test_keys_differ_in_case_and_are_found_exactly(pipeline: Pipeline) -> None:
     """'a' and 'A' are two rows, and a change of one leaves the other."""
     pipeline.run(f"CREATE TABLE dbo.named (k nvarchar(40) {EXACT} NOT NULL PRIMARY KEY, v int)")

@@ -21,6 +21,7 @@ from penstock.ports.target import (
 DUPLICATE = frozenset({2601, 2627})
 CONSTRAINT = 547  # a foreign key or a check
 NULL_REFUSED = 515
+ROW_TOO_LONG = frozenset({511, 1701})
 NO_TRUNCATE = frozenset({3729, 4711, 4712})  # a view, replication or CDC, a foreign key
 _NOT_THERE = 208
 _VALUES: dict[int, str] = {
@@ -98,10 +99,17 @@ def value_refused(said: str, number: int, table: TableName) -> ValueRefused:
     column = _COLUMN.search(said)
     where = f" (column {column[1]})" if column else _name_object(said)
     what = _VALUES.get(number, "a check constraint is violated")
+    hint = (
+        f"Make the column or constraint of {quote(*table)} as it is in the source, then run again"
+    )
+    if number in ROW_TOO_LONG:
+        hint = (
+            f"In {quote(*table)} columns of fixed length count in full, and others with at most 24 "
+            "bytes each: change char to varchar there, or leave columns out, then run again"
+        )
     return ValueRefused(
         f"applying to {table}: {what}{where}, error {number}",
-        hint=f"Make the column or constraint of {quote(*table)} as it is in the source, then run "
-        "again: nothing of the batch was applied.",
+        hint=f"{hint}: nothing of the batch was applied.",
         table=str(table),
         errno=number,
     )
