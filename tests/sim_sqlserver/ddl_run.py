@@ -312,6 +312,8 @@ def _drop(session: Session, reader: Reader) -> None:
         "INDEX": _drop_index, "TRIGGER": triggers.drop,
     }  # fmt: skip
     if kind not in drops:
+        if kind == "LOGIN":
+            session.server.logins.pop(reader.identifier(), None)
         if kind in ("LOGIN", "USER", "ROLE", "STATISTICS", "PROCEDURE", "FUNCTION"):
             return
         raise SqlError(102, f"The simulator does not know DROP {kind}.", severity=15)
