@@ -192,7 +192,7 @@ def test_writers_wait_only_until_capture_has_read_the_log(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is held until the position is known; rows are read without it."""
-    original = resends.Resends._drained
+    original = resends.Resends._drain
     waited, written = threading.Event(), threading.Event()
     writers: list[threading.Thread] = []
 
@@ -200,7 +200,7 @@ def test_writers_wait_only_until_capture_has_read_the_log(
         shop.sql("UPDATE dbo.t SET n = -1 WHERE id = 1")
         written.set()
 
-    def drained(self: resends.Resends, session: Any, table: Any) -> int:
+    def drain_later(self: resends.Resends, session: Any, table: Any) -> int:
         writers.append(threading.Thread(target=write))
         writers[0].start()
         assert not written.wait(1.0)
@@ -208,7 +208,7 @@ def test_writers_wait_only_until_capture_has_read_the_log(
         return original(self, session, table)
 
     with shop.extracting():
-        monkeypatch.setattr(resends.Resends, "_drained", drained)
+        monkeypatch.setattr(resends.Resends, "_drain", drain_later)
         assert not shop.resend(1).error
         assert waited.is_set()
         writers[0].join(30)

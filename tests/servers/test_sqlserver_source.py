@@ -262,7 +262,7 @@ def test_a_dropped_table_is_noted(source: Source) -> None:
 
 
 def test_a_renamed_table_is_another_one(source: Source) -> None:
-    """Its capture instance goes on; all rows and later changes have the new name."""
+    """The capture instance goes on; all rows and later changes have the new name."""
     source.has_target = False
     source.extract()
     source.sql(
@@ -285,7 +285,7 @@ def test_a_renamed_table_is_another_one(source: Source) -> None:
 
 
 def test_a_renamed_table_is_captured_again_once_that_is_requested(source: Source) -> None:
-    """With a target its rows have to be copied first, so the new name waits for a request."""
+    """The new name waits for a request, because a target needs a copy of the rows first."""
     source.extract()
     source.sql("INSERT INTO dbo.t (id) VALUES (1)", "EXEC sp_rename N'dbo.t', N'later'")
     source.extract()
@@ -332,7 +332,7 @@ def test_an_instance_that_was_created_again_is_loss(source: Source) -> None:
 
 
 def test_a_database_that_was_created_again_is_refused(source: Source) -> None:
-    """It has the name and the tables of the log's database, and nothing else of it."""
+    """Only the name and the tables are those of the log's database."""
     source.extract()
     source.sql("INSERT INTO dbo.t (id) VALUES (1)")
     source.extract()
@@ -344,7 +344,7 @@ def test_a_database_that_was_created_again_is_refused(source: Source) -> None:
 
 
 def test_a_database_that_was_restored_is_refused(source: Source) -> None:
-    """It has captured more than the log has, and another transaction at a commit of the log."""
+    """The server has captured more than the log has, and another transaction at a commit of it."""
     source.extract()
     source.sql("INSERT INTO dbo.t (id) VALUES (1)")
     source.extract()

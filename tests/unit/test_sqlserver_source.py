@@ -7,64 +7,29 @@ The rows are those of `harness.servers.change_writer`; values of recorded rows a
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from harness.servers.change_case import Case, row_of
 from harness.servers.change_table_log import LACKING, ChangeLog, Seen
-from harness.servers.change_tables import ChangeServer, FakeColumn, FakeTable, lsn
+from harness.servers.change_tables import ChangeServer, FakeColumn, lsn
 from harness.servers.change_writer import ChangeWriter
 from penstock.engines.sqlserver.connect import server_error
 from penstock.engines.sqlserver.errors import (
     CaptureStopped,
     ChangesLost,
-    DatabaseReplaced,
     InstanceMissing,
     InstanceRecreated,
     PositionAhead,
     RangeInvalid,
-    TableRenamed,
     UpdateTorn,
 )
 from penstock.engines.sqlserver.source import statements
 from penstock.engines.sqlserver.source.caught_up import CaughtUp
 from penstock.host.errors import StatementInterrupted, safe_to_retry
-from penstock.model import MarkerKind, TableName
-
-COLUMNS = [("id", "int"), ("name", "nvarchar(20)"), ("body", "nvarchar(max)")]
-
-
-class Case:
-    """A server with one captured table, its writer, and a log that has read nothing yet."""
-
-    def __init__(self, **log: Any) -> None:
-        self.server = ChangeServer()
-        self.table = self.server.add_table("t", COLUMNS)
-        self.writer = ChangeWriter(self.server)
-        self.instance = self.server.capture(self.table, start=self.writer.next_lsn())
-        self.begin = self.writer.idle()
-        self.log = ChangeLog(self.server, begin=self.begin, **log)
-
-    def insert(self, *ids: int, table: FakeTable | None = None) -> list[Seen]:
-        """Commit a transaction that inserts rows."""
-        transaction = self.writer.begin()
-        for number in ids:
-            transaction.insert(table or self.table, row_of(number))
-        return transaction.commit()
-
-    def add_table(self, name: str) -> FakeTable:
-        """Create and capture another table."""
-        table = self.server.add_table(name, COLUMNS)
-        self.server.capture(table, start=self.writer.next_lsn())
-        return table
-
-
-def row_of(number: int, **values: Any) -> dict[str, Any]:
-    """Return a row of the table."""
-    return {"id": number, "name": f"n{number}", "body": None, **values}
-
+from penstock.model import MarkerKind
 
 # --- order and pairs ------------------------------------------------------------------------------
 
@@ -649,79 +614,6 @@ def test_a_dropped_table_is_noted_once() -> None:
     assert len(case.log.markers) == 1
 
 
-def test_a_renamed_table_ends_and_is_another_one() -> None:
-    """No change is missing: those that are read before the name is known have the old one."""
-    case = Case(row_count=4)
-    case.insert(1)
-    case.log.follow()
-    case.table.name = TableName("dbo", "other")
-    case.insert(2)
-    case.log.follow()
-    assert [(one.kind, one.tables) for one in case.log.markers] == [
-        (MarkerKind.DDL, (("dbo", "t"),))
-    ]
-    case.insert(3)
-    case.log.follow()
-    names = [[seen.table for seen in one] for one in case.log.transactions()]
-    assert names == [["t"], ["t"], ["other"]]
-    assert case.log.book.id_of(TableName("dbo", "t")) is None
-
-
-def test_changes_of_a_renamed_table_wait_until_its_end_is_durable() -> None:
-    """A log that lost the end has it again, and no change is left out."""
-    case = Case()
-    case.insert(1)
-    case.log.follow()
-    case.table.name = TableName("dbo", "other")
-    case.insert(2)
-    case.log.follow(flush=False)
-    case.insert(3)
-    case.log.follow(flush=False)
-    case.log.reconnect()
-    case.log.follow()
-    case.insert(4)
-    case.log.follow()
-    names = [[seen.table for seen in one] for one in case.log.transactions()]
-    assert names == [["t"], ["t"], ["t"], ["other"]]
-    assert len(case.log.markers) == 1
-
-
-def test_two_tables_that_swap_their_names_end_both() -> None:
-    """Each is the other one from then on."""
-    case = Case()
-    other = case.add_table("u")
-    case.insert(1)
-    case.insert(2, table=other)
-    case.log.follow()
-    case.table.name, other.name = other.name, case.table.name
-    case.insert(3)
-    case.log.follow()
-    case.insert(4)
-    case.log.follow()
-    assert [seen.table for (seen,) in case.log.transactions()] == ["t", "u", "t", "u"]
-    assert case.log.book.id_of(TableName("dbo", "u")) == case.table.object_id
-
-
-@pytest.mark.parametrize(
-    ("name", "back"),
-    [
-        (TableName("dbo", "t'2"), "EXEC sp_rename N'[dbo].[t''2]', N't';"),
-        (TableName("old", "t"), "ALTER SCHEMA [dbo] TRANSFER [old].[t];"),
-    ],
-)
-def test_a_table_with_a_name_that_is_not_captured_stops_the_log(name: TableName, back: str) -> None:
-    """Its changes would no longer be captured; the hint undoes it."""
-    case = Case()
-    case.insert(1)
-    case.log.follow()
-    case.log.book.may_take = lambda _: False
-    case.table.name = name
-    case.insert(2)
-    with pytest.raises(TableRenamed, match="is named") as caught:
-        case.log.follow()
-    assert back in caught.value.hint
-
-
 def test_s10_a_widened_type_is_a_new_version() -> None:
     """The server alters the change table too; values before and after are exact."""
     case = Case()
@@ -873,54 +765,6 @@ def test_a_position_ahead_of_the_server_stops_the_log() -> None:
     case.server.newest = case.begin
     with pytest.raises(PositionAhead):
         case.log.follow()
-
-
-def test_another_database_of_the_same_name_is_refused() -> None:
-    """The guid is compared at each connection; a server that shows none is followed."""
-    case = Case()
-    case.insert(1)
-    case.log.follow()
-    assert case.log.book.state().database == case.server.guid
-    case.server.guid = None
-    case.log.reconnect()
-    case.log.follow()
-    case.server.guid = "0CC31DE0-0000-4000-8000-000000000002"
-    case.log.follow()  # a connection stays with its database
-    case.log.reconnect()
-    with pytest.raises(DatabaseReplaced, match="has the source's name now"):
-        case.log.follow()
-
-
-@pytest.mark.parametrize("changed", ["time", "id", "gone"])
-def test_a_restored_database_is_refused(changed: str) -> None:
-    """Restored to an earlier time it went on, and has captured more than before."""
-    case = Case()
-    case.insert(1)
-    case.insert(2)
-    case.log.follow()
-    number, time, told = case.server.commits.pop()
-    if changed == "time":
-        case.server.commits.append((number, time + timedelta(seconds=5), told))
-    elif changed == "id":
-        case.server.commits.append((number, time, told + b"7"))
-    case.insert(3)
-    case.log.reconnect()
-    with pytest.raises(DatabaseReplaced, match="was restored"):
-        case.log.follow()
-
-
-def test_a_commit_that_was_cleaned_up_says_nothing() -> None:
-    """The mapping may have forgotten the log's newest commit, or all of them."""
-    case = Case()
-    case.insert(1)
-    case.log.follow()
-    case.server.clean_up(case.log.end.position)
-    case.log.reconnect()
-    case.log.follow()
-    case.insert(2)
-    case.log.reconnect()
-    case.log.follow()
-    assert len(case.log.transactions()) == 2
 
 
 def test_a_position_that_capture_has_not_reached_is_waited_for() -> None:

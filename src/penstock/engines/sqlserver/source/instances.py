@@ -259,7 +259,7 @@ class Book:
         self.newest = max(self.newest, newest)
 
     def check_database(
-        self, guid: str, known: Callable[[int], tuple[int, int, KnownCommit | None]]
+        self, guid: str, find: Callable[[int], tuple[int, int, KnownCommit | None]]
     ) -> None:
         """Check that the database is the one that the log was read from. Notes a new one's guid.
 
@@ -268,7 +268,7 @@ class Book:
 
         Args:
             guid: Of the database; empty if the server does not tell.
-            known: Returns for a commit LSN the oldest and the newest commit that the server knows,
+            find: Returns for a commit LSN the oldest and the newest commit that the server knows,
                 and the commit itself.
 
         Raises:
@@ -285,7 +285,7 @@ class Book:
         if self.commit is None:
             return
         position = _number(self.commit.lsn)
-        oldest, newest, commit = known(position)
+        oldest, newest, commit = find(position)
         if not oldest or oldest > position or newest < position:
             return  # the clean-up job removed it, or the server lags
         if commit != self.commit:

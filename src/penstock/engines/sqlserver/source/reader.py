@@ -206,14 +206,14 @@ class ChangeReader:
         session = self.session
         rows = session.execute(statements.GUID)
 
-        def known(position: int) -> tuple[int, int, KnownCommit | None]:
+        def find(position: int) -> tuple[int, int, KnownCommit | None]:
             ((oldest, newest, ended, told),) = session.execute(
                 statements.KNOWN_COMMIT, lsn_bytes(position)
             )
             commit = known_commit(position, ended, told) if told is not None else None
             return number(oldest), number(newest), commit
 
-        self.book.check_database(str(rows[0][0] or "") if rows else "", known)
+        self.book.check_database(str(rows[0][0] or "") if rows else "", find)
         self._is_checked = True
 
     def next_batch(self, last: int, *, through: int | None = None) -> Batch | None:

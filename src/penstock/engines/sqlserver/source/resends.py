@@ -281,7 +281,7 @@ class Resends:
         _check_snapshots(session, request.table)
         with closing(self._reader.opens()) as locking:
             _lock(locking, table)
-            position = self._drained(locking, table)
+            position = self._drain(locking, table)
             session.execute(statements.SNAPSHOT_ISOLATION)
             session.execute(BEGIN)
             session.execute(statements.touch(table))
@@ -295,7 +295,7 @@ class Resends:
                 return one.table
         return None
 
-    def _drained(self, session: Session, table: TableName) -> int:
+    def _drain(self, session: Session, table: TableName) -> int:
         """Wait, under the lock, until all commits so far are captured; return the newest one."""
         caught_up = CaughtUp(clock=self._clock)
         caught_up.begin(session)
