@@ -23,6 +23,7 @@ from harness.pipelines.policies import (
     record_of,
     settle,
 )
+from penstock.codec.types.prepare import ValueRefused
 from penstock.engines.sqlserver.target.progress import SQLServerProgress
 from penstock.model import Column
 from penstock.model.policies import Policies, Policy
@@ -113,16 +114,12 @@ class TestLeniently(Leniently):
         assert "column name was dropped" in note
         assert record_of(target).kept == ("name",)
 
-    def test_a_loss_without_a_choice(self, begin: Begin, log: LogMaker) -> None:
-        """A new column of such a type is text under lenient, which loses nothing."""
+    def test_a_value_that_the_target_lacks(self, begin: Begin, log: LogMaker) -> None:
+        """Not a number is refused by column under lenient, too: a choice is needed."""
         target = begin_target(begin, log, Policies(default=Policy.LENIENT))
         real = Column(name="r", source_type="real", neutral="float32")
         log.transaction(insert(build_shape(ID, NAME, N, real, version=2), 2, "b", 20, float("nan")))
         log.close_segment()
-        settle(target, log)
-        assert [
-            row[0] and row[0].lower() for row in target.rows("select r from t order by id")
-        ] == [
-            None,
-            "nan",
-        ]
+        with pytest.raises(ValueRefused, match=r"column r of public\.t.*not a number"):
+            settle(target, log)
+        assert target.rows("select * from t") == [(1, "a", 10)]

@@ -67,6 +67,7 @@ def make_template(dsn: str) -> None:
         connection.execute(create.format(name))
         with psycopg.connect(dsn, dbname=TEMPLATE, autocommit=True) as inside:
             prepare(inside)
+            inside.execute("drop schema public")  # SQL Server has none: a client may create it
         connection.execute(sql.SQL("alter database {} is_template true").format(name))
 
 

@@ -175,6 +175,11 @@ def is_sqlserver(target: Applying) -> bool:
     return target.url.startswith("sqlserver:")
 
 
+def column_word(target: Applying) -> str:
+    """Return the word after ADD that SQL Server does not have."""
+    return "" if is_sqlserver(target) else "column "
+
+
 def schema_of(target: Applying) -> str:
     """Return the schema of t."""
     return target.namespaces.get("public", "public")
@@ -400,7 +405,7 @@ class Leniently:
         log.transaction(insert(wide, 2, "b", 20, 5))
         log.close_segment()
         settle(target, log)
-        target.execute("alter table t add column more int")
+        target.execute(f"alter table t add {column_word(target)}more int")
         log.transaction(insert(wide, 3, "c", 30, 6))
         log.close_segment()
         later = again(target, policies=Policies())
@@ -532,7 +537,7 @@ class InPlace:
     ) -> None:
         """The target's own column has the name: which one is meant is not guessed."""
         target = begin_target(begin, log)
-        target.execute("alter table t add column title int")
+        target.execute(f"alter table t add {column_word(target)}title int")
         log.transaction(insert(IN_PLACE, 2, "b", 20))
         log.close_segment()
         later = again(target, policies=Policies(default=Policy.EVOLVE))

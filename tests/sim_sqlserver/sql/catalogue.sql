@@ -59,7 +59,7 @@ create view sys.schemas as
 select n.nspname::text::sim."sysname" as name,
     case n.nspname when 'dbo' then 1 when 'guest' then 2 when 'INFORMATION_SCHEMA' then 3 when 'sys' then 4 else n.oid::int end as schema_id,
     1 as principal_id, n.nspname as raw_name, n.oid as raw_id
-from pg_namespace n where (n.nspname !~ '^pg_' or n.nspname = current_setting('sim.temp_schema', true)) and n.nspname not in ('information_schema', 'sim', 'simfn', 'msdb', 'public');
+from pg_namespace n where (n.nspname !~ '^pg_' or n.nspname = current_setting('sim.temp_schema', true)) and n.nspname not in ('information_schema', 'sim', 'simfn', 'msdb');
 
 create view sys.all_objects as
 select c.relname::text::sim."sysname" as name, c.oid::int as object_id, s.schema_id, 0 as parent_object_id,
