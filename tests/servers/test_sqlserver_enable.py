@@ -181,6 +181,28 @@ def test_waiting_for_an_instance_ends() -> None:
     assert sum(slept[2:]) == 3
 
 
+@pytest.mark.slow
+def test_a_table_added_while_the_extractor_runs_is_in_the_log(shop: Shop) -> None:
+    """Its changes follow those of the others, without a restart."""
+    with Process(shop.path) as run:
+        run.until(lambda: "item" in logged(shop, "item"), "the log has begun")
+        shop.make_table("late")
+        ran = shop.add("late", "--enable")
+        assert ran.code == 0, ran.err
+        run.until(lambda: is_following(shop), "it is followed")
+        run.until(lambda: "late" in logged(shop, "late"), "the log has its changes")
+        run.stop()
+
+
+def logged(shop: Shop, table: str) -> set[str]:
+    """Insert a row into a table; return the names of the tables that have inserts in the log."""
+    text = f"insert into dbo.{table} select coalesce(max(id), 0) + 1, 0 from dbo.{table}"
+    shop.server.execute(text, shop.database)
+    ran = penstock("log", "cat", shop.path)
+    lines = [line.split("\t") for line in ran.out.splitlines()]
+    return {line[3] for line in lines if len(line) > 3 and line[1] == "I"}
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
