@@ -278,6 +278,8 @@ class Resends:
         if table is None:
             raise table_unknown(request.table)
         session = stack.enter_context(closing(self._reader.opens()))
+        # ALTER TABLE may wait for our lock, and a query waits for ALTER TABLE, also in a snapshot.
+        session.execute(LOCK_WAIT)
         _check_snapshots(session, request.table)
         with closing(self._reader.opens()) as locking:
             _lock(locking, table)
