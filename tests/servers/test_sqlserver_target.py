@@ -218,18 +218,25 @@ def test_a_value_without_a_place_names_its_column(pipeline: Pipeline) -> None:
     assert pipeline.rows("f") == []
 
 
-def test_a_row_that_does_not_fit_a_page_names_its_table(pipeline: Pipeline) -> None:
-    """Short values stay in the row, which has 8,060 bytes; the batch is not applied."""
-    names = [f"c{number}" for number in range(330)]
+@pytest.mark.parametrize(
+    ("count", "type_text", "value"),
+    [(330, "nvarchar(30)", "x" * 30), (200, "nchar(20)", "x")],
+    ids=["merge table", "table"],
+)
+def test_a_row_that_does_not_fit_a_page_names_its_table(
+    pipeline: Pipeline, count: int, type_text: str, value: str
+) -> None:
+    """Pointers to long values stay in a row of 8,060 bytes; nothing of the batch is applied."""
+    names = [f"c{number}" for number in range(count)]
     wide = relation(
-        ("id", "integer", "int32"), *((name, "text", "string") for name in names),
+        ("id", "integer", "int32"), *((name, "text", "string") for name in [*names, "d"]),
         schema="dbo", name="wide",
     )  # fmt: skip
-    listed = ", ".join(f"{name} nvarchar(30)" for name in names)
-    pipeline.run(f"CREATE TABLE dbo.wide (id int NOT NULL PRIMARY KEY, {listed})")
-    pipeline.apply(insert(wide, 1, *([None] * len(names))))
-    with pytest.raises(ValueRefused, match=r"dbo\.wide: a row is longer than the 8,060") as caught:
-        pipeline.apply(insert(wide, 2, *(["x" * 30] * len(names))))
+    listed = ", ".join(f"{name} {type_text}" for name in names)
+    pipeline.run(f"CREATE TABLE dbo.wide (id int NOT NULL PRIMARY KEY, {listed}, d nvarchar(99))")
+    pipeline.apply(insert(wide, 1, *([None] * len(names)), "short"))
+    with pytest.raises(ValueRefused, match=r"dbo\.wide.*a row is longer than the 8,060") as caught:
+        pipeline.apply(insert(wide, 2, *([value] * len(names)), "y" * 99))
     assert caught.value.fields["table"] == "dbo.wide"
     assert "at most 24 bytes each" in caught.value.hint
     assert len(pipeline.rows("wide")) == 1
