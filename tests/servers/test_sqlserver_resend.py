@@ -271,3 +271,61 @@ def test_a_long_transaction_of_a_writer_puts_the_request_off(
         until(lambda: shop.is_answered(1), WITHIN_S)
         shop.wait_for_all()
     assert View("dbo.t").read(shop.directory).rows[(1,)]["n"] == 0
+
+
+INSTANCE = ENABLE + ", @capture_instance = N'dbo_{}_2'"
+
+
+def wait_for_reload(shop: Shop) -> View:
+    """Wait until the log has the table's rows again, and return the table as the log has it."""
+    until(lambda: View("dbo.t").read(shop.directory).reloads, WITHIN_S)
+    shop.wait_for_all()
+    return View("dbo.t").read(shop.directory)
+
+
+@pytest.mark.promise
+def test_values_that_alter_table_gave_to_rows_are_sent(shop: Shop) -> None:
+    """A default of older rows is in no change table, so the rows are read again without a request;
+    a column without any value is none to read.
+    """
+    with shop.extracting():
+        shop.sql(
+            "UPDATE dbo.t SET n = 0 WHERE id = 1",
+            "ALTER TABLE dbo.u ADD empty int NULL",
+            INSTANCE.format("u", "u"),
+            "ALTER TABLE dbo.t ADD d int NOT NULL CONSTRAINT df DEFAULT 7",
+            INSTANCE.format("t", "t"),
+            "INSERT INTO dbo.t (id, d) VALUES (9000, 8)",
+        )
+        view = wait_for_reload(shop)
+    found = shop.sql("SELECT id, d FROM dbo.t")
+    assert {key: row["d"] for key, row in view.rows.items()} == {(row[0],): row[1] for row in found}
+    assert view.reloads == 1
+    assert View("dbo.u").read(shop.directory).reloads == 0
+
+
+def test_an_alter_table_that_waits_for_the_lock_is_waited_for(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query waits behind ALTER TABLE, which waits for the lock: the lock ends, and rows come."""
+    original = resends.Resends._drain
+    altering: list[threading.Thread] = []
+
+    def drain_later(self: resends.Resends, session: Any, table: Any) -> int:
+        position = original(self, session, table)
+        if not altering:
+            text = "ALTER TABLE dbo.t ADD waited int NULL"
+            altering.append(threading.Thread(target=shop.sql, args=(text,)))
+            altering[0].start()
+            altering[0].join(1.0)
+            assert altering[0].is_alive(), "it has to wait"
+        return position
+
+    monkeypatch.setattr(resends, "LOCKED_INTERVAL_S", 0.5)
+    with shop.extracting():
+        monkeypatch.setattr(resends.Resends, "_drain", drain_later)
+        assert not shop.resend(1).error
+        altering[0].join(30)
+        assert not altering[0].is_alive()
+        shop.wait_for_all()
+    assert len(View("dbo.t").read(shop.directory).resent) == ROWS
