@@ -54,7 +54,7 @@ ASSUMPTIONS = _table(
     ("last-byte", "the last byte of the mask has the columns 1 to 8", _ROWS),
     ("ordinals", "bit n of the mask is the column with column_ordinal n + 1", _ROWS),
     ("computed-null", "a computed column is NULL in the change table", _ROWS),
-    ("large-unchanged", "an unchanged max column is NULL with its bit clear, in 3 and 4", _ROWS),
+    ("large-unchanged", "an unchanged max column has its bit clear and is NULL in 3", _ROWS),
     ("large-changed", "a changed max column has its value in 4 with its bit set", _ROWS),
     ("large-to-null", "a max column set to NULL is NULL in 4 with its bit set", _ROWS),
     ("old-large", "text, ntext and image are NULL in operations 1 and 3", _ROWS),

@@ -24,6 +24,8 @@ from penstock.model import PenstockError
 CAPTURE_WAIT_S = 90.0
 LOOK_S = 0.1
 FENCE = "certify_fence"
+# Without it the driver returns after the first statement of a batch, and may cancel the others.
+NO_COUNT = "SET NOCOUNT ON"
 ORDER = "[__$start_lsn], [__$command_id], [__$seqval], [__$operation]"
 # Errors of a server that lacks a feature: edition, Azure's smaller tiers, no Agent.
 FEATURE_ERRORS = frozenset({22988, 40510, 40508, 9100, 22043, 35309, 35311})
@@ -110,7 +112,9 @@ class Bench:
 
     def open(self) -> Connection:
         """Open one more session of the database; it is closed at the end of the case."""
-        return self._stack.enter_context(self.server.open(DATABASE))
+        session = self._stack.enter_context(self.server.open(DATABASE))
+        session.run(NO_COUNT)
+        return session
 
     def sql(self, text: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Run statements; return the rows of the first result."""

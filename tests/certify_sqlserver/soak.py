@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from certify_sqlserver.case import NO_COUNT
 from certify_sqlserver.server import DATABASE, STATEMENT_TIMEOUT_S, TARGET, Server
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import penstock, write_pipeline
@@ -92,6 +93,9 @@ def run_soak(
         connect(server.url_of(DATABASE), timeout_s=STATEMENT_TIMEOUT_S) as source,
         connect(server.url_of(TARGET), timeout_s=STATEMENT_TIMEOUT_S) as target,
     ):
+        for session in (source, target):
+            session.run("ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON")
+            session.run(NO_COUNT)
         for table, columns in TABLES.items():
             source.execute(f"CREATE TABLE dbo.{table} ({columns})")
             source.execute(enable_text("dbo", table))

@@ -132,7 +132,7 @@ def hasten(session: Connection) -> None:
         session.run("EXEC sys.sp_cdc_stop_job @job_type = N'capture'")
     except PenstockError:
         return
-    for _ in range(20):
+    for _ in range(60):  # the job may take a while to stop
         try:
             session.run("EXEC sys.sp_cdc_start_job @job_type = N'capture'")
         except PenstockError:
