@@ -63,6 +63,8 @@ ASSUMPTIONS = _table(
     ("time-mapping", "each commit is in cdc.lsn_time_mapping, its tran_id is not 0", _READER),
     ("local-time", "tran_end_time is the server's local time", _READER),
     ("max-lsn", "fn_cdc_get_max_lsn() is NULL or the newest captured commit", _READER),
+    ("no-commits", "fn_cdc_get_max_lsn() is NULL as long as nothing was captured", _BEGINNING),
+    ("silent-times", "tran_id 0 in cdc.lsn_time_mapping is of no change", _READER),
     ("increment", "fn_cdc_increment_lsn adds one to the ten bytes", _READER),
     ("unknown-instance", "an unknown instance's lowest LSN is ten zero bytes", _INSTANCES),
     ("range-error", "a range outside of the change table is error 313", _CONNECT),

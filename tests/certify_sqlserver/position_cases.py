@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from certify_sqlserver.case import Bench, case
-from certify_sqlserver.server import DATABASE, LOGIN, STATEMENT_TIMEOUT_S
+from certify_sqlserver.capture import enable_database
+from certify_sqlserver.case import FENCE, Bench, case
+from certify_sqlserver.server import DATABASE, EMPTY, LOGIN, STATEMENT_TIMEOUT_S
 from penstock.codec.sqlserver.lsn import SqlServerLsn
 from penstock.engines.sqlserver.connect import connect
 from penstock.engines.sqlserver.source import statements
@@ -34,6 +35,29 @@ def lsn_functions(bench: Bench) -> None:
     bench.holds("increment", seen == wanted, seen)
     least = bench.value("SELECT sys.fn_cdc_get_min_lsn(N'dbo_c_nothing')")
     bench.holds("unknown-instance", least == ZERO, least)
+
+
+@case("no-commits")
+def database_without_commits(bench: Bench) -> None:
+    """The highest LSN of a database in which nothing was captured yet."""
+    bench.server.create(EMPTY)
+    with bench.server.open(EMPTY) as session:
+        enable_database(session, EMPTY)
+        ((newest,),) = session.execute("SELECT sys.fn_cdc_get_max_lsn()")
+    bench.holds("no-commits", newest is None, newest)
+
+
+@case("silent-times")
+def times_without_changes(bench: Bench) -> None:
+    """Rows of cdc.lsn_time_mapping that only tell the time."""
+    bench.wait_captured()
+    silent = bench.value("SELECT COUNT(*) FROM cdc.lsn_time_mapping WHERE tran_id = 0x00")
+    wrong = bench.value(
+        f"SELECT COUNT(*) FROM cdc.lsn_time_mapping AS m JOIN cdc.dbo_{FENCE}_CT AS f "
+        "ON f.[__$start_lsn] = m.start_lsn WHERE m.tran_id = 0x00"
+    )
+    bench.record("silent_times", count=silent)
+    bench.holds("silent-times", wrong == 0, wrong)
 
 
 @case("range-error")

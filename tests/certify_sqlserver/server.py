@@ -18,6 +18,7 @@ from penstock.model import PenstockError
 
 DATABASE = "penstock_certify"
 TARGET = "penstock_certify_target"
+EMPTY = "penstock_certify_empty"
 LOGIN = "penstock_certify_reader"
 LOGIN_PASSWORD = "Certify#1f7"
 MARK = "penstock_certify_made"
