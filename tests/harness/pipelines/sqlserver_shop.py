@@ -47,7 +47,7 @@ FILL = (
     "INSERT INTO dbo.customer SELECT i, concat(N'customer ', i), '1970-05-06', i % 2, i * 0.5 "
     "FROM " + NUMBERS.format(CUSTOMER_COUNT),
     f"INSERT INTO dbo.purchase SELECT i, i % {CUSTOMER_COUNT} + 1, 'paid', "
-    "'2025-01-02T03:04:05.123456', '2025-01-02T03:04:05.120+02:00', NULL FROM "
+    "'2025-01-02T03:04:05.123456', '2025-01-02T03:04:05.120+00:00', NULL FROM "
     + NUMBERS.format(PURCHASE_COUNT),
     f"INSERT INTO dbo.purchase_line SELECT i, 1, concat('sku-', i % {PRODUCT_COUNT} + 1), i % 9, "
     "9.99, i * 0.1 FROM " + NUMBERS.format(PURCHASE_COUNT),
@@ -151,8 +151,10 @@ class Customers:
                 f"({self._next}, 2, '{sku}', 1, 7.25, NULL)",
             ]
         if kind < 6:
-            return [f"UPDATE dbo.purchase SET state = 'sent', sent_at = SYSDATETIMEOFFSET() "
-                    f"WHERE id = {old}"]  # fmt: skip
+            return [
+                "UPDATE dbo.purchase SET state = 'sent', "
+                f"sent_at = SWITCHOFFSET(SYSDATETIMEOFFSET(), '+00:00') WHERE id = {old}"
+            ]
         if kind == 6:
             return [
                 f"DELETE FROM dbo.purchase_line WHERE purchase_id = {old}",
