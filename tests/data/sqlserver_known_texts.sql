@@ -10,6 +10,8 @@ ALTER TABLE [dbo].[t] ADD [more] int NULL
 ;;
 ALTER TABLE [dbo].[t] ADD [more] int NULL CONSTRAINT [penstock_t_more] DEFAULT (CAST(N'7' AS int)) WITH VALUES
 ;;
+ALTER TABLE [dbo].[t] ALTER COLUMN [key] int NOT NULL
+;;
 ALTER TABLE [dbo].[t] ALTER COLUMN [n] bigint NULL
 ;;
 ALTER TABLE [dbo].[t] DISABLE TRIGGER [audit]
@@ -51,6 +53,10 @@ DELETE t
   JOIN [wirekite].[named_wkm] AS m ON t.[k] = CAST(m.[k] AS nvarchar(40)) COLLATE Latin1_General_100_BIN2 AND DATALENGTH(t.[k]) = DATALENGTH(m.[k])
  WHERE m.[wk$n] < 0
 ;;
+DELETE t
+  FROM [dbo].[t] AS t
+ WHERE NOT EXISTS (SELECT 1 FROM [wirekite].[t_wkm] AS m WHERE m.[wk$n] > 0 AND t.[id] = m.[id])
+;;
 DROP INDEX [by_code] ON [dbo].[shop]
 ;;
 DROP SCHEMA wirekite;
@@ -66,6 +72,8 @@ EXEC sp_getapplock @Resource = @P1, @LockMode = 'Exclusive', @LockOwner = 'Trans
 EXEC sp_getapplock @Resource = N'penstock wirekite', @LockMode = 'Exclusive', @LockOwner = 'Transaction', @LockTimeout = 30000
 ;;
 EXEC sp_rename N'[dbo].[t].[name]', N'title', N'COLUMN'
+;;
+EXEC sys.sp_cdc_enable_table @source_schema = N'dbo', @source_name = N'late', @role_name = NULL, @supports_net_changes = 0;
 ;;
 IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION
 ;;
@@ -91,6 +99,8 @@ INSERT INTO [dbo].[t] ([id], [name], [n])
 SELECT m.[id], m.[name], m.[n]
   FROM [wirekite].[t_wkm] AS m
  WHERE m.[wk$n] > 0 AND NOT (m.[wk$absent] IS NOT NULL AND m.[id] = m.[wk$key1]) AND NOT EXISTS (SELECT 1 FROM [dbo].[t] AS t WHERE t.[id] = m.[id])
+;;
+KILL 464
 ;;
 MERGE INTO wirekite.bulk_table WITH (UPDLOCK, HOLDLOCK) AS t
 USING (SELECT @P1 AS source_schema, @P2 AS source_name, @P3 AS [plan], @P4 AS position, SYSUTCDATETIME() AS start_time) AS s
@@ -173,11 +183,19 @@ SELECT CONVERT(nvarchar(128), SERVERPROPERTY('ProductVersion')) AS version, CONV
 ;;
 SELECT CONVERT(nvarchar(36), service_broker_guid) AS guid FROM sys.databases WHERE name = DB_NAME()
 ;;
+SELECT CONVERT(nvarchar(60), DATABASEPROPERTYEX(DB_NAME(), 'Updateability')) AS updateability
+;;
+SELECT CONVERT(nvarchar(60), SQL_VARIANT_PROPERTY([v], 'BaseType')) + ':' + CASE CONVERT(nvarchar(60), SQL_VARIANT_PROPERTY([v], 'BaseType')) WHEN 'money' THEN CONVERT(nvarchar(max), CONVERT(money, [v]), 2) WHEN 'smallmoney' THEN CONVERT(nvarchar(max), CONVERT(smallmoney, [v]), 2) WHEN 'float' THEN CONVERT(nvarchar(max), CONVERT(float, [v]), 3) WHEN 'real' THEN CONVERT(nvarchar(max), CONVERT(real, [v]), 3) WHEN 'date' THEN CONVERT(nvarchar(max), CONVERT(date, [v]), 23) WHEN 'time' THEN CONVERT(nvarchar(max), CONVERT(time, [v]), 121) WHEN 'datetime' THEN CONVERT(nvarchar(max), CONVERT(datetime, [v]), 126) WHEN 'smalldatetime' THEN CONVERT(nvarchar(max), CONVERT(smalldatetime, [v]), 126) WHEN 'datetime2' THEN CONVERT(nvarchar(max), CONVERT(datetime2, [v]), 126) WHEN 'datetimeoffset' THEN CONVERT(nvarchar(max), CONVERT(datetimeoffset, [v]), 126) WHEN 'binary' THEN CONVERT(nvarchar(max), CONVERT(varbinary(8000), [v]), 1) WHEN 'varbinary' THEN CONVERT(nvarchar(max), CONVERT(varbinary(8000), [v]), 1) ELSE CONVERT(nvarchar(max), [v]) END AS [v] FROM [dbo].[t39] ORDER BY [id]
+;;
+SELECT CONVERT(varchar(11), [v].STSrid) + ':' + CONVERT(varchar(max), [v].AsBinaryZM(), 2) AS [v] FROM [dbo].[t41] ORDER BY [id]
+;;
 SELECT CONVERT(varchar(25), last_commit_lsn) AS lsn FROM sys.dm_hadr_database_replica_states WHERE database_id = DB_ID() AND is_local = 1
 ;;
 SELECT CONVERT(varchar(34), [v], 126) FROM [dbo].[k] WHERE [v] >= CONVERT(datetime2(7), '2026-01-01T00:00:00.0000006', 126) AND [v] < CONVERT(datetime2(7), '2026-01-01T00:00:00.0000012', 126)
 ;;
 SELECT CONVERT(varchar(36), [g]) AS k0, CONVERT(varchar(41), [n]) AS k1 FROM [dbo].[keyed] WHERE ([g] >= CONVERT(uniqueidentifier, '00000000-0000-0D88-9000-000000000007') AND (([g] > CONVERT(uniqueidentifier, '00000000-0000-0D88-9000-000000000007')) OR ([g] = CONVERT(uniqueidentifier, '00000000-0000-0D88-9000-000000000007') AND [n] >= 7))) ORDER BY [g], [n] OFFSET @P1 ROWS FETCH NEXT 1 ROWS ONLY
+;;
+SELECT CONVERT(varchar(41), [purchase_id]) AS k0, CONVERT(varchar(41), [line]) AS k1 FROM [dbo].[purchase_line] WHERE ([purchase_id] >= 19135 AND (([purchase_id] > 19135) OR ([purchase_id] = 19135 AND [line] >= 1))) ORDER BY [purchase_id], [line] OFFSET @P1 ROWS FETCH NEXT 1 ROWS ONLY
 ;;
 SELECT CONVERT(varchar(41), [v]) AS k0 FROM [dbo].[k] WHERE [v] >= -14 ORDER BY [v] OFFSET @P1 ROWS FETCH NEXT 1 ROWS ONLY
 ;;
@@ -188,6 +206,8 @@ SELECT COUNT(*) FROM sys.tables WHERE object_id = @P1
 SELECT COUNT_BIG(*), COALESCE(SUM(CASE WHEN m.[wk$absent] IS NOT NULL AND m.[id] = m.[wk$key1] THEN 1 ELSE 0 END), 0) FROM [wirekite].[t_wkm] AS m WHERE m.[wk$absent] IS NOT NULL
 ;;
 SELECT COUNT_BIG(CASE WHEN m.[v] IS NULL AND (m.[wk$absent] IS NULL OR CAST(SUBSTRING(m.[wk$absent], 1, 1) AS int) & 2 = 0) THEN 1 END) FROM [wirekite].[strict_wkm] AS m WHERE m.[wk$n] > 0
+;;
+SELECT DISTINCT CONVERT(int, l.request_session_id) AS session_id FROM sys.dm_tran_locks AS l JOIN sys.dm_exec_sessions AS s ON s.session_id = l.request_session_id WHERE l.resource_type = N'OBJECT' AND l.request_status = N'GRANT' AND l.resource_associated_entity_id = OBJECT_ID(@P1, N'U') AND l.request_session_id <> @@SPID AND s.login_name = SUSER_SNAME()
 ;;
 SELECT HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE TABLE') AS creates, HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE SCHEMA') AS makes_schemas
 ;;
@@ -200,6 +220,8 @@ SELECT TOP (0) * FROM [dbo].[bag]
 SELECT TOP (0) 1 AS one FROM [dbo].[bag] WITH (TABLOCK, HOLDLOCK)
 ;;
 SELECT TOP (1) 1 FROM [dbo].[shop]
+;;
+SELECT TOP (1) DATEDIFF(minute, tran_end_time, GETDATE()) AS age_minutes FROM cdc.lsn_time_mapping WHERE start_lsn > CAST(@P1 AS binary(10)) ORDER BY start_lsn
 ;;
 SELECT TOP (1) latency, DATEDIFF(second, end_time, GETDATE()) AS age_s FROM sys.dm_cdc_log_scan_sessions WHERE session_id > 0 ORDER BY session_id DESC
 ;;
@@ -218,7 +240,7 @@ SELECT [__$start_lsn], [__$command_id], [__$seqval], [__$operation], [__$update_
 ;;
 SELECT [g], [n] FROM [dbo].[keyed] WHERE ([g] >= CONVERT(uniqueidentifier, '00000000-0000-0D88-9000-000000000007') AND (([g] > CONVERT(uniqueidentifier, '00000000-0000-0D88-9000-000000000007')) OR ([g] = CONVERT(uniqueidentifier, '00000000-0000-0D88-9000-000000000007') AND [n] >= 7))) AND ([g] <= CONVERT(uniqueidentifier, '00000000-0000-1B11-2000-00000000000E') AND (([g] < CONVERT(uniqueidentifier, '00000000-0000-1B11-2000-00000000000E')) OR ([g] = CONVERT(uniqueidentifier, '00000000-0000-1B11-2000-00000000000E') AND [n] < 14)))
 ;;
-SELECT [id], [name], [score], CONVERT(varchar(34), [since], 126) AS [since], [is_new] FROM [dbo].[customer] ORDER BY [id]
+SELECT [purchase_id], [line], [sku], [quantity], [unit_price], [weight] FROM [dbo].[purchase_line] WHERE ([purchase_id] <= 19135 AND (([purchase_id] < 19135) OR ([purchase_id] = 19135 AND [line] < 1)))
 ;;
 SELECT [v] AS [__key0], [w] AS [__key1], [f] AS [__key2], [b] AS [__key3], CONVERT(varchar(34), [d], 126) AS [__key4], [v] AS v0, [w] AS v1, CONVERT(varchar(40), [f], 3) AS v2, CONVERT(varchar(max), [b], 1) AS v3, CONVERT(varchar(34), [d], 126) AS v4, DATALENGTH([v]) AS n0, DATALENGTH([w]) AS n1, 0 AS n2, DATALENGTH([b]) AS n3, 0 AS n4 FROM [dbo].[bag]
 ;;
@@ -229,6 +251,8 @@ SELECT [v] FROM [dbo].[k] WHERE [v] >= 'a14' COLLATE SQL_Latin1_General_CP1_CI_A
 SELECT [v] FROM [dbo].[k] WHERE [v] >= -14 AND [v] < -8
 ;;
 SELECT [v] FROM [dbo].[k] WHERE [v] >= -2 AND [v] < 4
+;;
+SELECT [v].ToString() AS [v] FROM [dbo].[t40] ORDER BY [id]
 ;;
 SELECT c.column_id, c.name, c.system_type_id, c.max_length, c.precision, c.scale FROM sys.columns AS c JOIN sys.tables AS t ON t.object_id = c.object_id JOIN sys.schemas AS s ON s.schema_id = t.schema_id WHERE s.name = @P1 AND t.name = @P2 ORDER BY c.column_id
 ;;
@@ -341,6 +365,8 @@ TRUNCATE TABLE [dbo].[shop]
 ;;
 UPDATE STATISTICS [dbo].[shop]
 ;;
+UPDATE [dbo].[t] SET [key] = CAST([id] AS int)
+;;
 UPDATE m SET [name] = CASE WHEN CAST(SUBSTRING(m.[wk$absent], 1, 1) AS int) & 2 = 2 THEN t.[name] ELSE m.[name] END
   FROM [wirekite].[t_wkm] AS m
   JOIN [dbo].[t] AS t ON t.[id] = m.[wk$key1]
@@ -443,6 +469,8 @@ select action from wirekite.wirekite_action WITH (UPDLOCK, HOLDLOCK)
 ;;
 select applied_segment, applied_gsn, applied_trx, applied_position, applied_commit from wirekite.wirekite_log
 ;;
+select coalesce(sum(restarts), 0) from wirekite.wirekite_progress
+;;
 select log_id from wirekite.wirekite_log WITH (UPDLOCK, HOLDLOCK)
 ;;
 select mark from wirekite.wirekite_progress WITH (UPDLOCK, HOLDLOCK) where source = @P1 and target = 'DL' and finish_time is not null
@@ -456,6 +484,8 @@ select source_schema, source_name, state, copy_id, start_position, applied_segme
 select source_schema, source_name, target_schema, target_name, merge_name, made, columns from wirekite.wirekite_table
 ;;
 select table_name, source, mark from wirekite.wirekite_progress where operation = 'DL' and finish_time is not null
+;;
+select target from wirekite.wirekite_progress where operation = 'CE' and source = @P1 and finish_time is not null
 ;;
 update wirekite.bulk_table set row_count = @P1, finish_time = SYSUTCDATETIME() where source_schema = @P2 and source_name = @P3 and [plan] = @P4
 ;;

@@ -19,7 +19,7 @@ from harness.servers.sqlserver_types import TYPES
 from penstock.codec.sqlserver.columns import SourceColumn, make_columns, select_expression
 from penstock.engines.sqlserver.connect import connect
 from penstock.engines.sqlserver.reading.catalog import captured_tables
-from plugins.sqlserver import SimServer
+from plugins.sqlserver import SimServer, as_test
 
 NAMES = list(TYPES)
 
@@ -28,10 +28,9 @@ NAMES = list(TYPES)
 def place(sqlserver: SimServer) -> Iterator[SQLServerPlace]:
     """A database with a captured table of each type, filled, updated and deleted from."""
     found = SQLServerPlace(sqlserver)
-    database = found.url.partition("?")[0].rpartition("/")[2]
     for number, name in enumerate(NAMES):
         text = f"CREATE TABLE dbo.t{number} (id int NOT NULL PRIMARY KEY, n int, v {name})"
-        sqlserver.execute(text, database)
+        found.run_unchanged(text)
         found.capture(f"t{number}")
         for key, value in enumerate(storable_values(name)):
             column = "" if name == "rowversion" else f", {literal_of(name, value)}"
@@ -45,7 +44,7 @@ def place(sqlserver: SimServer) -> Iterator[SQLServerPlace]:
 
 def read(url: str, text: str) -> pa.Table:
     """Return the rows of a query, as the engine reads them."""
-    with connect(url) as session:
+    with connect(as_test(url)) as session:
         return pa.Table.from_batches(session.arrow(text))
 
 

@@ -28,7 +28,13 @@ def main() -> None:
     parser.add_argument("--password", default="Secret#1", help="password of sa")
     parser.add_argument("--database", action="append", default=[], help="database to create")
     parser.add_argument("--tls", type=Path, help="folder for a certificate: speak TLS")
-    parser.add_argument("--strict", type=Path, help="file of known texts; refuse others")
+    parser.add_argument(
+        "--strict",
+        type=Path,
+        action="append",
+        default=[],
+        help="file of known texts; refuse others",
+    )
     parser.add_argument("--refused", type=Path, help="file to add the refused texts to")
     parser.add_argument("--record", type=Path, help="file to add the texts of clients to")
     parser.add_argument("--stay", action="store_true", help="stay when standard input ends")

@@ -204,15 +204,15 @@ class KnownTexts:
     """Texts that clients may send, and those that they sent.
 
     Args:
-        strict: File of the known texts; None accepts all.
+        strict: Files of the known texts; without any, all are accepted.
         record: File that gets the texts that it does not know yet.
         refused: File that gets the refused texts.
     """
 
     def __init__(
-        self, strict: Path | None, record: Path | None, refused: Path | None = None
+        self, strict: Sequence[Path], record: Path | None, refused: Path | None = None
     ) -> None:
-        self._known = None if strict is None else _facts_in(strict)
+        self._known = {f for path in strict for f in _facts_in(path)} if strict else None
         self._record, self._refused = record, refused
         self._lock = threading.Lock()
         self._seen = _facts_in(record) if record is not None and record.exists() else set()
