@@ -88,6 +88,13 @@ class TableRenamed(PenstockError):
     retry: ClassVar[Retry] = "operator"
 
 
+class NoLockOnSecondary(PenstockError):
+    """Rows of a table without a key cannot be copied from a readable secondary."""
+
+    code = "MS14"
+    retry: ClassVar[Retry] = "operator"
+
+
 class DatabaseReplaced(PenstockError):
     """Another database has the source's name, or it was restored to an earlier time."""
 

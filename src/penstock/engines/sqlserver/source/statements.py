@@ -95,6 +95,8 @@ UPDATEABILITY = (
     "SELECT CONVERT(nvarchar(60), DATABASEPROPERTYEX(DB_NAME(), 'Updateability')) AS updateability"
 )
 
+READ_ONLY = "READ_ONLY"
+
 # Position of the last commit in this database's log: availability group, then the log itself.
 HADR_COMMIT = (
     "SELECT CONVERT(varchar(25), last_commit_lsn) AS lsn "
