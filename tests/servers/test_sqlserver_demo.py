@@ -30,6 +30,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark
 
 SECONDS = float(os.environ.get("PENSTOCK_TEST_DEMO_SECONDS", "60"))
 WITHIN_S = 1500.0
+ERRORS = {'"*"': "error"}
+CHOICES = {
+    **ERRORS,
+    "public.Gift Card.valid_to dates out of range": "text",
+    "public.Gift Card.Größe not a number": "text",
+}
 DOCS = Path(__file__).parents[2] / "docs" / "sqlserver.md"
 
 
@@ -77,8 +83,8 @@ def test_the_demos_shop_arrives_in_sql_server(
             tmp_path,
             source.url,
             target.url,
-            **{"target.map": {"public": "dbo"}, "target.types": {'"*"': "text"}},
-        )  # fmt: skip
+            **{"target.map": {"public": "dbo"}, "target.types": CHOICES},
+        )
         with shop.Workload(source.url, WorkloadOptions(duration_s=SECONDS)) as customers:
             record_property("seconds", run_to_the_end(path))
             customers.join()
@@ -102,7 +108,7 @@ def test_a_shop_of_sql_server_arrives(
         text = source.connection_string()
         open_shop(text)
         opens = None
-        more: dict[str, Mapping[str, Any]] = {"target.types": {'"*"': "error"}}
+        more: dict[str, Mapping[str, Any]] = {"target.types": ERRORS}
         if kind == FIRST:
             target = stack.enter_context(new_place(shared_servers, kind)).url
             more["target.map"] = {"dbo": "public"}
