@@ -10,6 +10,8 @@ ALTER TABLE [dbo].[t] ADD [more] int NULL
 ;;
 ALTER TABLE [dbo].[t] ADD [more] int NULL CONSTRAINT [penstock_t_more] DEFAULT (CAST(N'7' AS int)) WITH VALUES
 ;;
+ALTER TABLE [dbo].[t] ADD [n] nvarchar(max) COLLATE Latin1_General_100_BIN2 NOT NULL
+;;
 ALTER TABLE [dbo].[t] ALTER COLUMN [key] int NOT NULL
 ;;
 ALTER TABLE [dbo].[t] ALTER COLUMN [n] bigint NULL
@@ -85,6 +87,10 @@ SELECT m.[a], m.[b]
  CROSS JOIN (VALUES (0), (1)) AS b1(x)
  CROSS JOIN (VALUES (0), (1)) AS b2(x)
  WHERE m.[wk$n] > 0 AND m.[wk$n] & 4 = 4
+;;
+INSERT INTO [dbo].[every3] ([id], [c0], [c1], [c2], [c3], [c4], [c5])
+SELECT m.[id], m.[c0], m.[c1], m.[c2], hierarchyid::Parse(m.[c3]), CASE WHEN SUBSTRING(m.[c4], 9, 1) IN ('2', '3') THEN geometry::STGeomFromWKB(CONVERT(varbinary(max), STUFF(STUFF(m.[c4], 11, 8, ''), 9, 1, '0'), 2), CONVERT(int, CONVERT(binary(4), SUBSTRING(m.[c4], 17, 2) + SUBSTRING(m.[c4], 15, 2) + SUBSTRING(m.[c4], 13, 2) + SUBSTRING(m.[c4], 11, 2), 2))) ELSE geometry::STGeomFromWKB(CONVERT(varbinary(max), m.[c4], 2), 0) END, CASE WHEN SUBSTRING(m.[c5], 9, 1) IN ('2', '3') THEN geography::STGeomFromWKB(CONVERT(varbinary(max), STUFF(STUFF(m.[c5], 11, 8, ''), 9, 1, '0'), 2), CONVERT(int, CONVERT(binary(4), SUBSTRING(m.[c5], 17, 2) + SUBSTRING(m.[c5], 15, 2) + SUBSTRING(m.[c5], 13, 2) + SUBSTRING(m.[c5], 11, 2), 2))) ELSE geography::STGeomFromWKB(CONVERT(varbinary(max), m.[c5], 2), 0) END
+  FROM [wirekite].[bulk_f6255156667d098f_1_6cde7c8b_0] AS m
 ;;
 INSERT INTO [dbo].[named] ([k], [v])
 SELECT m.[k], m.[v]

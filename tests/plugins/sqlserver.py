@@ -34,6 +34,8 @@ START_TIMEOUT_S = 60.0
 TESTS = Path(__file__).parents[1]
 TEXTS_HINT = "penstock sent unknown texts; tests/sim_sqlserver/README.md says how to add them:"
 KNOWN_TEXTS = TESTS / "data" / "sqlserver_known_texts.sql"
+SUITE_TEXTS = TESTS / "data" / "sqlserver_suite_texts.sql"  # of suites, in penstock's sessions
+STRICT = ("--strict", str(KNOWN_TEXTS), "--strict", str(SUITE_TEXTS))
 
 _database_numbers = itertools.count(1)
 
@@ -177,12 +179,8 @@ def shared_server(servers: SharedServers) -> SimServer:
     )
     record = os.environ.get("PENSTOCK_TEST_SQLSERVER_RECORD", "")
     options = (
-        ("--record", record)
-        if record
-        else ("--strict", str(KNOWN_TEXTS), "--refused", str(_refused_texts(servers)))
+        ("--record", record) if record else (*STRICT, "--refused", str(_refused_texts(servers)))
     )
-    if not record and "PENSTOCK_TEST_SQLSERVER_STRICT" not in os.environ:
-        options = ()
     server: SimServer = servers.get("sqlserver", lambda: running(postgres.url(), *options))
     return server
 

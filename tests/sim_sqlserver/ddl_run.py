@@ -47,6 +47,8 @@ def run(session: Session, statement: Statement) -> None:
             _create(session, reader, statement)
         session.has_ddl = True
         session.database.names_changed()
+    if words[1] == "TABLE" and words[0] != "CREATE":
+        session.database.note_altered(statement.text)
     if not session.trancount:
         session.database.names_changed()
         session.has_ddl = False

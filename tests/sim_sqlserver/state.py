@@ -39,6 +39,7 @@ class DatabaseState:
         name: PostgreSQL's name of the database.
         has_cdc: Whether change data capture is enabled.
         has_snapshots: Whether snapshot isolation is allowed.
+        altered: Tables that DDL has changed, with the number of the change.
     """
 
     def __init__(self, server: ServerState, name: str) -> None:
@@ -46,6 +47,8 @@ class DatabaseState:
         self.names = NameBook()
         self.types = ColumnTypes()
         self.domains: set[str] = set()
+        self.altered: dict[str, int] = {}
+        self.altered_count = 0
         self.has_cdc = self.has_snapshots = False
         self._rewritten: dict[tuple[str, int], Rewritten] = {}
         self._columns: dict[tuple[str, int], tuple[int, list[Column]]] = {}
@@ -74,6 +77,28 @@ class DatabaseState:
         with self._lock:
             self._rewritten.clear()
             self._columns.clear()
+
+    def note_altered(self, statement: str) -> None:
+        """Note a table that DDL has changed: older snapshots cannot read it any more."""
+        tokens = tokenize(statement)[2:]
+        words = [t.identifier.lower() for t in tokens if t.kind in ("word", "name")]
+        name = next((w for w in words if w not in ("if", "exists", "dbo")), "")
+        self.altered_count += 1
+        self.altered[name] = self.altered_count
+
+    def check_snapshot(self, text: str, since: int) -> None:
+        """Raise SqlError 3961 if a query names a table that was altered after its snapshot.
+
+        Args:
+            text: T-SQL.
+            since: Number of alterations when the snapshot began.
+        """
+        later = {name for name, number in self.altered.items() if number > since}
+        if later and later & _tables_of(text):
+            said = f"Snapshot isolation transaction failed in database '{self.name}' because the "
+            said += "object accessed by the statement has been modified by a DDL statement in "
+            said += "another concurrent transaction since the start of this transaction."
+            raise SqlError(3961, said)
 
     def add_domain(self, name: str, statement: str) -> None:
         """Create a domain outside of any transaction."""
@@ -233,6 +258,17 @@ class DatabaseState:
         if self.has_cdc:
             shown = literal(qualify(session, name))
             session.rows(f"select sim.note_ddl(to_regclass({shown}), {literal(text)})")
+
+
+def _tables_of(text: str) -> set[str]:
+    """Return the names of a query's tables, in lower case and without their schemas."""
+    tokens = tokenize(text)
+    found = set()
+    for before, token, after in zip(tokens, tokens[1:], (*tokens[2:], None), strict=False):
+        begins = before.text == "." or before.upper in ("FROM", "JOIN")
+        if begins and (after is None or after.text != "."):
+            found.add(token.identifier.lower())
+    return found
 
 
 class ServerState:

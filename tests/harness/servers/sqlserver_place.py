@@ -74,6 +74,15 @@ class SQLServerPlace:
         self._execute("EXEC sys.sp_cdc_scan")
         self._execute("EXEC sim.empty_log")
 
+    def truncate(self, table: str) -> None:
+        """Truncate a table, which is captured no longer: the server refuses it otherwise."""
+        if self._is_captured:
+            self._execute(
+                "EXEC sys.sp_cdc_disable_table @source_schema = N'dbo', "
+                f"@source_name = N'{table}', @capture_instance = N'all'"
+            )
+        self._execute(f"TRUNCATE TABLE dbo.{table}")
+
     def count_rows(self, table: str) -> None:
         """Let the server estimate a table again: SQL Server keeps the count."""
         self._execute(f"UPDATE STATISTICS dbo.{table}")

@@ -104,7 +104,8 @@ select c.relname::text::sim."sysname" as name, c.oid::int as object_id, s.schema
     0::sim."tinyint" as lock_escalation, 'TABLE'::sim."nvarchar(60)" as lock_escalation_desc, 0 as max_column_id_used, 0 as lob_data_space_id
 from pg_class c join sys.schemas s on s.raw_id = c.relnamespace and s.raw_name <> 'sys'
 left join sim.tables t on t.id = c.oid
-where c.relkind in ('r', 'p');
+-- Also in a snapshot the catalogue is that of now.
+where c.relkind in ('r', 'p') and pg_table_is_visible(c.oid) is not null;
 
 create view sys.all_columns as
 select a.attrelid::int as object_id, a.attname::text::sim."sysname" as name, a.attnum::int as column_id,
