@@ -16,10 +16,6 @@ from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import Ran, penstock, write_pipeline
 from harness.servers.engines import FIRST, Place, new_place
 from harness.servers.sqlserver_place import SQLServerPlace
-from penstock.engines.sqlserver.enable import wait_readable
-from penstock.engines.sqlserver.errors import InstanceUnreadable
-from penstock.engines.sqlserver.source.instances import Instance
-from penstock.model import TableName
 from plugins.shared import SharedServers
 from plugins.sqlserver import SimServer, shared_server
 
@@ -161,24 +157,6 @@ def test_other_sources_refuse_the_flag(shared_servers: SharedServers, tmp_path: 
         error = error_of(penstock("table", "add", "--enable", path, "public.late", "--json"))
         assert (error["code"], error["hint"]) == ("CT62", "Run the command without --enable.")
         assert penstock("table", "add", path, "public.late", "--json").code == 0
-
-
-def test_waiting_for_an_instance_ends() -> None:
-    """An instance whose lowest LSN stays zero is an error after the time; one above it is not."""
-    table = TableName("dbo", "late")
-    slept: list[float] = []
-    hidden, shown = (
-        Instance(
-            name="dbo_late", object_id=1, source_id=2, table=table, created="", start=7, least=least
-        )
-        for least in (0, 7)
-    )
-    looks = iter(([], [hidden], [shown]))
-    wait_readable(lambda: next(looks), table, sleep=slept.append)
-    assert len(slept) == 2
-    with pytest.raises(InstanceUnreadable, match=r"dbo\.late"):
-        wait_readable(lambda: [hidden], table, timeout_s=3, sleep=slept.append)
-    assert sum(slept[2:]) == 3
 
 
 @pytest.mark.slow
