@@ -93,7 +93,7 @@ def test_heaps_of_a_worker_that_hangs_are_dropped(url: str) -> None:
 
 
 def test_the_stager_does_not_wait_long(url: str) -> None:
-    """Its wait is the time until holders are ended."""
+    """The wait is the time until holders are ended."""
     stager = SQLServerTargetEngine().open_staging(url)
     try:
         found = stager._connection.execute("SELECT @@LOCK_TIMEOUT AS ms")

@@ -81,7 +81,7 @@ def test_a_renamed_table_ends_and_is_another_one() -> None:
 
 
 def test_changes_of_a_renamed_table_wait_until_its_end_is_durable() -> None:
-    """Those that come before are read afterwards; none is left out."""
+    """Changes that come before are read afterwards; none is left out."""
     case = Case()
     case.insert(1)
     case.log.follow()
@@ -139,7 +139,7 @@ def test_two_tables_that_swap_their_names_end_both() -> None:
     ],
 )
 def test_a_table_with_a_name_that_is_not_captured_stops_the_log(name: TableName, back: str) -> None:
-    """Its changes would no longer be captured; the hint undoes it."""
+    """Changes would no longer be captured; the hint undoes the renaming."""
     case = Case()
     case.insert(1)
     case.log.follow()

@@ -3,7 +3,7 @@
 A worker that hangs while it fills a table keeps its session and the table's lock for as long as its
 machine answers. The next batch, or the end of a load, then waits for that lock in vain. Only tables
 of schema wirekite are looked at, and only sessions of the same login. A batch fills its tables in
-one job, so whoever holds them when the next batch begins was given up; a worker that continues
+one job, so a worker that holds them when the next batch begins was given up. If it continues, it
 finds its connection lost, and its rows are not there. KILL needs a right of the server.
 """
 
