@@ -622,7 +622,7 @@ ZERO_DATES = '"zero dates"'
 
 def _choose_types(pair: tuple[str, str]) -> dict[str, str]:
     """Return `[target.types]` of a pair: values that PostgreSQL lacks become NULL or text."""
-    if pair[1] in LAKES:
+    if pair[1] in LAKES and pair[0] != SQLSERVER:
         return {} if pair[0] == POSTGRES else {'"zero dates"': "null"}
     if SQLSERVER in pair:
         return {'"*"': "error"} | ({} if pair[0] in (POSTGRES, SQLSERVER) else {ZERO_DATES: "null"})
