@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from certify_sqlserver.capture import begin_capture
-from certify_sqlserver.case import chosen, run_case
+from certify_sqlserver.case import choose_cases, run_case
 from certify_sqlserver.grants import examine_rights
 from certify_sqlserver.records import write_records
 from certify_sqlserver.report import SEND, Report
@@ -93,7 +93,7 @@ def certify(server: Server, report: Report, options: argparse.Namespace) -> None
     server.create(DATABASE)
     report.lacks = begin_capture(server)
     report.rights = examine_rights(server)
-    for one in chosen(options.case, report.left_out):
+    for one in choose_cases(options.case, report.left_out):
         outcome = run_case(one, server, facts, lacks=report.lacks)
         report.outcomes.append(outcome)
         say(f"{outcome.state:8}{one.name}  {outcome.reason}".rstrip())

@@ -1,4 +1,4 @@
-"""What penstock assumes of SQL Server: one sentence each, and the code that depends on it."""
+"""Assumptions of penstock about SQL Server: a sentence each, and the code that relies on it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ ASSUMPTIONS = _table(
     ("guid-order", "the last six bytes of a uniqueidentifier decide its order", _CHUNKS),
     ("identity", "identity values are captured like others, with gaps after a rollback", _ROWS),
     ("bulk-copy", "rows of a bulk copy are captured as inserts", _BULK),
-    ("bulk-session", "a bulk copy is no part of the session's transaction", _BULK),
+    ("bulk-session", "a bulk copy commits outside of the session's transaction", _BULK),
     ("snapshot", "a snapshot sees no later commit", _CHUNKS),
     ("snapshot-conflict", "updating a row that changed after the snapshot is error 3960", _CONNECT),
     ("merge-rows", "MERGE is captured as inserts, updates and deletes", _ROWS),

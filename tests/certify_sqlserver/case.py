@@ -98,7 +98,7 @@ class Outcome:
 
 
 class Bench:
-    """What a case works with: sessions of the database, and its change tables."""
+    """Workbench of a case: sessions of the database, and its change tables."""
 
     def __init__(self, server: Server, facts: Facts, outcome: Outcome, stack: ExitStack) -> None:
         self.server, self.facts = server, facts
@@ -125,7 +125,7 @@ class Bench:
         ((found,),) = self.sql(text, *parameters)
         return found
 
-    def refused(self, text: str, *parameters: Any, session: Connection | None = None) -> int:
+    def error_number(self, text: str, *parameters: Any, session: Connection | None = None) -> int:
         """Run a statement that should fail; return the error's number, 0 if it did not fail."""
         try:
             (session or self.session).execute(text, *parameters)
@@ -309,7 +309,7 @@ def run_case(one: Case, server: Server, facts: Facts, *, lacks: str) -> Outcome:
     return outcome
 
 
-def chosen(names: Sequence[str], left_out: Mapping[str, str]) -> Iterator[Case]:
+def choose_cases(names: Sequence[str], left_out: Mapping[str, str]) -> Iterator[Case]:
     """Yield the cases in their order. names: all if empty."""
     for name, one in CASES.items():
         if (not names or name in names) and name not in left_out:

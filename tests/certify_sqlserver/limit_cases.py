@@ -15,13 +15,13 @@ ITEM = "id int NOT NULL PRIMARY KEY, n int, v varchar(20)"
 def many_parameters(bench: Bench) -> None:
     """A statement with 2,000 parameters, and one with 2,101."""
 
-    def listed(count: int) -> str:
+    def make_query(count: int) -> str:
         return f"SELECT COUNT(*) FROM dbo.c_params WHERE id IN ({', '.join('?' * count)})"
 
     bench.table("c_params", ITEM, is_captured=False)
     bench.sql("INSERT INTO dbo.c_params VALUES (5, 1, 'a')")
-    few = bench.value(listed(2000), *range(2000))
-    number = bench.refused(listed(2101), *range(2101))
+    few = bench.value(make_query(2000), *range(2000))
+    number = bench.error_number(make_query(2101), *range(2101))
     bench.holds("parameters", few == 1 and number, (few, number))
 
 
@@ -29,8 +29,8 @@ def many_parameters(bench: Bench) -> None:
 def long_keys(bench: Bench) -> None:
     """A clustered key of 900 bytes, and a row with a longer one."""
     bench.table("c_long", "k varchar(1000) NOT NULL PRIMARY KEY", is_captured=False)
-    fits = bench.refused("INSERT INTO dbo.c_long VALUES (REPLICATE('x', 900))")
-    number = bench.refused("INSERT INTO dbo.c_long VALUES (REPLICATE('y', 901))")
+    fits = bench.error_number("INSERT INTO dbo.c_long VALUES (REPLICATE('x', 900))")
+    number = bench.error_number("INSERT INTO dbo.c_long VALUES (REPLICATE('y', 901))")
     bench.holds("long-keys", (fits, number) == (0, 1946), (fits, number))
 
 
@@ -69,7 +69,7 @@ def lock_timeout(bench: Bench) -> None:
     holder, waiter = bench.open(), bench.open()
     holder.execute("BEGIN TRAN; UPDATE dbo.c_locked SET n = 2")
     waiter.execute("SET LOCK_TIMEOUT 300")
-    number = bench.refused("UPDATE dbo.c_locked SET n = 3", session=waiter)
+    number = bench.error_number("UPDATE dbo.c_locked SET n = 3", session=waiter)
     holder.rollback()
     bench.holds("lock-timeout", number == 1222, number)
 
@@ -84,7 +84,7 @@ def deadlock(bench: Bench) -> None:
 
     def update(at: int, number: int) -> None:
         text = f"UPDATE dbo.c_dead SET n = n + 1 WHERE id = {number}"
-        seen.append(bench.refused(text, session=sessions[at]))
+        seen.append(bench.error_number(text, session=sessions[at]))
 
     for at, session in enumerate(sessions):
         session.begin()

@@ -66,7 +66,7 @@ def range_of_changes(bench: Bench) -> None:
     bench.table("c_range", ITEM)
     bench.sql("INSERT INTO dbo.c_range VALUES (1, 1, 'a')")
     bench.wait_captured()
-    number = bench.refused(
+    number = bench.error_number(
         "SELECT * FROM cdc.fn_cdc_get_all_changes_dbo_c_range(0x00000000000000000001, "
         "sys.fn_cdc_get_max_lsn(), N'all update old')"
     )
@@ -75,7 +75,7 @@ def range_of_changes(bench: Bench) -> None:
 
 @case("scans", "jobs")
 def scans_and_jobs(bench: Bench) -> None:
-    """What tells that capture has read the log to its end."""
+    """Scans of the log, and jobs, which show that capture has read the log to its end."""
     bench.wait_captured()
     scans = bench.sql(statements.LAST_SCAN)
     bench.holds("scans", len(scans) == 1 and scans[0][2] is not None, scans)
@@ -162,7 +162,7 @@ def snapshot_isolation(bench: Bench) -> None:
     ((before,),) = reader.execute(count)
     bench.sql("UPDATE dbo.c_snap SET n = 9")
     ((after,),) = reader.execute(count)
-    number = bench.refused("UPDATE dbo.c_snap SET n = 5 WHERE id = 1", session=reader)
+    number = bench.error_number("UPDATE dbo.c_snap SET n = 5 WHERE id = 1", session=reader)
     reader.rollback()
     ((later,),) = reader.execute(count)
     bench.holds("snapshot", (before, after, later) == (2, 2, 18), (before, after, later))

@@ -249,7 +249,7 @@ def error_does_not_end_the_transaction(bench: Bench) -> None:
     bench.table("c_error", ITEM)
     session = bench.open()
     session.execute("SET XACT_ABORT OFF; BEGIN TRAN; INSERT INTO dbo.c_error VALUES (1, 1, 'a')")
-    number = bench.refused("INSERT INTO dbo.c_error VALUES (1, 2, 'b')", session=session)
+    number = bench.error_number("INSERT INTO dbo.c_error VALUES (1, 2, 'b')", session=session)
     session.execute("INSERT INTO dbo.c_error VALUES (2, 2, 'c'); COMMIT")
     rows = bench.changes("c_error")
     seen = [row["id"] for row in rows]
@@ -259,11 +259,11 @@ def error_does_not_end_the_transaction(bench: Bench) -> None:
 
 @case("xact-abort")
 def xact_abort_rolls_back(bench: Bench) -> None:
-    """With XACT_ABORT the same error rolls everything back."""
+    """The same error rolls everything back under XACT_ABORT."""
     bench.table("c_abort", ITEM)
     session = bench.open()
     session.execute("SET XACT_ABORT ON; BEGIN TRAN; INSERT INTO dbo.c_abort VALUES (1, 1, 'a')")
-    number = bench.refused("INSERT INTO dbo.c_abort VALUES (1, 2, 'b')", session=session)
+    number = bench.error_number("INSERT INTO dbo.c_abort VALUES (1, 2, 'b')", session=session)
     ((left,),) = session.execute("SELECT @@TRANCOUNT")
     rows = bench.changes("c_abort")
     bench.holds("xact-abort", (number, left, rows) == (2627, 0, []), (number, left, rows))

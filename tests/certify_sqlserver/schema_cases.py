@@ -90,7 +90,7 @@ def second_instance(bench: Bench) -> None:
         operations(old) == operations(new) == [2] and new[0]["more"] == 7 and "more" not in old[0],
         (old, new),
     )
-    number = bench.refused(
+    number = bench.error_number(
         "EXEC sys.sp_cdc_enable_table @source_schema = N'dbo', @source_name = N'c_two', "
         "@role_name = NULL, @supports_net_changes = 0, @capture_instance = N'dbo_c_two_3'"
     )
@@ -126,7 +126,7 @@ def recreated_instance(bench: Bench) -> None:
 def truncate_table(bench: Bench) -> None:
     """TRUNCATE TABLE of a captured table."""
     bench.table("c_trunc", ITEM)
-    number = bench.refused("TRUNCATE TABLE dbo.c_trunc")
+    number = bench.error_number("TRUNCATE TABLE dbo.c_trunc")
     bench.holds("truncate-refused", number == 4711, number)
 
 
@@ -134,7 +134,7 @@ def truncate_table(bench: Bench) -> None:
 def rename_column(bench: Bench) -> None:
     """A captured column gets another name."""
     bench.table("c_renamed", ITEM)
-    number = bench.refused("EXEC sys.sp_rename N'dbo.c_renamed.v', N'w', N'COLUMN'")
+    number = bench.error_number("EXEC sys.sp_rename N'dbo.c_renamed.v', N'w', N'COLUMN'")
     bench.holds("rename-refused", number == 4928, number)
 
 
@@ -143,7 +143,7 @@ def rename_table(bench: Bench) -> None:
     """A captured table gets another name, and its changes go on."""
     bench.table("c_before", ITEM)
     bench.sql("INSERT INTO dbo.c_before VALUES (1, 1, 'a')")
-    number = bench.refused("EXEC sys.sp_rename N'dbo.c_before', N'c_after'")
+    number = bench.error_number("EXEC sys.sp_rename N'dbo.c_before', N'c_after'")
     bench.record("renamed_table", errno=number)
     name = "c_before" if number else "c_after"
     bench.sql(f"INSERT INTO dbo.{name} VALUES (2, 2, 'b')")
@@ -161,7 +161,7 @@ def columnstore(bench: Bench) -> None:
     """Capture of a table with a clustered columnstore index."""
     bench.sql("CREATE TABLE dbo.c_store (id int NOT NULL, n int)")
     bench.sql("CREATE CLUSTERED COLUMNSTORE INDEX c_store_index ON dbo.c_store")
-    number = bench.refused(
+    number = bench.error_number(
         "EXEC sys.sp_cdc_enable_table @source_schema = N'dbo', @source_name = N'c_store', "
         "@role_name = NULL, @supports_net_changes = 0"
     )

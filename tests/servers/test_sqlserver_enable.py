@@ -161,18 +161,18 @@ def test_other_sources_refuse_the_flag(shared_servers: SharedServers, tmp_path: 
 
 @pytest.mark.slow
 def test_a_table_added_while_the_extractor_runs_is_in_the_log(shop: Shop) -> None:
-    """Its changes follow those of the others, without a restart."""
+    """The log has its changes beside those of the others, without a restart."""
     with Process(shop.path) as run:
-        run.until(lambda: "item" in logged(shop, "item"), "the log has begun")
+        run.until(lambda: "item" in insert_and_read_log(shop, "item"), "the log has begun")
         shop.make_table("late")
         ran = shop.add("late", "--enable")
         assert ran.code == 0, ran.err
         run.until(lambda: is_following(shop), "it is followed")
-        run.until(lambda: "late" in logged(shop, "late"), "the log has its changes")
+        run.until(lambda: "late" in insert_and_read_log(shop, "late"), "the log has its changes")
         run.stop()
 
 
-def logged(shop: Shop, table: str) -> set[str]:
+def insert_and_read_log(shop: Shop, table: str) -> set[str]:
     """Insert a row into a table; return the names of the tables that have inserts in the log."""
     text = f"insert into dbo.{table} select coalesce(max(id), 0) + 1, 0 from dbo.{table}"
     shop.server.execute(text, shop.database)
