@@ -25,10 +25,10 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup system demo test next-draw test-failed test-all test-times check check-static check-test-types check-tests test-servers test-faults soak mutants fuzz bench docs screenshots changelog drawings error-page type-page lock clean
+.PHONY: help setup system demo test next-draw test-failed test-all test-times check check-static check-test-types check-tests test-servers test-faults soak certify-sqlserver mutants fuzz bench docs screenshots changelog drawings error-page type-page lock clean
 
 help: ## print this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The locked dependencies of running and of the demo, and the package with its kernel.
 $(VENV)/.runtime: requirements-build.lock requirements.lock
@@ -106,6 +106,10 @@ soak: setup ## property tests at length, then K=1000 kills, SEED=1, SOURCE=, TAR
 	&& $(BIN)/python tests/soak.py --kills $(K) --seed $(SEED) --source $(SOURCE) --target $(TARGET) \
 	|| ended=1; \
 	wait $$planted || ended=1; cat build/mutants.txt; exit $$ended
+
+certify-sqlserver: setup ## compare a SQL Server of yours with what penstock assumes, DSN=sqlserver://...: some ten minutes
+	@test -n "$(DSN)" || { echo "DSN=sqlserver://user:password@host:1433/master"; exit 2; }
+	@PYTHONPATH=tests $(BIN)/python -m certify_sqlserver "$(DSN)"
 
 mutants: setup ## planted mistakes, one at a time: each has to be found by a test; N= words of their names
 	$(BIN)/python tests/mutate_protections.py $(N)

@@ -25,22 +25,22 @@ from harness.pipelines.ddl_arena import (
     DIFFERENT,
     EQUAL,
     UNCHANGED_S,
+    AnyAuthor,
     Outcome,
     authors,
     run_histories,
 )
 from harness.pipelines.ddl_followers import NAMES
-from harness.pipelines.ddl_histories import Author
 from harness.pipelines.ddl_lake_java import LAKES
 from harness.pipelines.ddl_model import FEATURES
 from harness.pipelines.ddl_script import Script, read_script
 from harness.pipelines.ddl_servers import Servers
 from harness.pipelines.ddl_shrink import shrink
-from harness.pipelines.ddl_types import MARIADB, MYSQL, POSTGRES
+from harness.pipelines.ddl_types import MARIADB, MYSQL, POSTGRES, SQLSERVER
 
 KINDS = (POSTGRES, MYSQL, MARIADB)
 SHRINKING_S = 4.0
-Given = Callable[[], Sequence[Author | Script]]
+Given = Callable[[], Sequence[AnyAuthor | Script]]
 
 
 def say(text: str) -> None:
@@ -74,7 +74,7 @@ class Fuzzing:
         flags = self._flags
         numbers = [number for number in range(count) if flags.only in ("", f"{seed}.{number}")]
 
-        def choose_authors() -> list[Author]:
+        def choose_authors() -> list[AnyAuthor]:
             written = authors(self._pair[0], seed, count, flags.features)
             return [written[number] for number in numbers]
 
@@ -140,8 +140,8 @@ def read_flags() -> argparse.Namespace:
     add("--histories", type=int, default=40, help="of each pair")
     add("--seed", type=int, default=1)
     add("--at-once", type=int, default=40, help="histories of one pipeline")
-    add("--source", choices=KINDS, action="append", help="all, if not given")
-    targets = (*KINDS, *LAKES)
+    add("--source", choices=(*KINDS, SQLSERVER), action="append", help="all, if not given")
+    targets = (*KINDS, SQLSERVER, *LAKES)
     add("--target", choices=targets, action="append", help="all databases, if not given")
     add("--features", type=lambda text: text.split(","), default=list(FEATURES))
     add("--without", type=lambda text: text.split(","), default=[], help="features, by comma")

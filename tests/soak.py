@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.faults.kills import POSTGRES, BankPipeline, Half
+from harness.faults.kills import POSTGRES, SQLSERVER, BankPipeline, Half
 
 # Points of every kind of source.
 EXTRACT_POINTS = (
@@ -56,6 +56,12 @@ STREAM_POINTS = {
         "spill.remove.before",
     ),
     "mysql": ("binlog.start.before", "binlog.acknowledge.before", "binlog.acknowledge.after"),
+    SQLSERVER: (
+        "changes.read.before",
+        "changes.confirm.before",
+        "changes.confirm.after",
+        "changes.acknowledge.after",
+    ),
 }
 STREAM_POINTS["mariadb"] = STREAM_POINTS["mysql"]
 LOAD_POINTS = (

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.faults.kills import POSTGRES, BankPipeline
+from harness.faults.kills import POSTGRES, SQLSERVER, BankPipeline
 from harness.pipelines.bank_engines import session
 from harness.servers.proxy import Proxy
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 STALL_S = 5.0
+COMMIT_OF_SQLSERVER = "COMMIT TRANSACTION".encode("utf-16-le")
 IMPATIENT = {"wal_sender_timeout": "2s"}  # the server closes a stalled connection
 
 
@@ -30,6 +31,7 @@ class Network:
         self.pipeline = pipeline
         self.source = source
         self.target = target
+        commit = COMMIT_OF_SQLSERVER if pipeline.kinds[1] == SQLSERVER else b"COMMIT"
         self.deeds: dict[str, Callable[[], None]] = {
             "source cut": source.cut,
             "source stalled": lambda: source.stall(STALL_S),
@@ -42,10 +44,8 @@ class Network:
             "staged rows torn": lambda: self.tear(
                 target, b"PGCOPY" if pipeline.kinds[1] == POSTGRES else b"", to_server=True
             ),
-            "commit torn": lambda: self.tear(target, b"COMMIT", to_server=True),
-            "answer to commit lost": lambda: self.tear(
-                target, b"COMMIT", to_server=True, whole=True
-            ),
+            "commit torn": lambda: self.tear(target, commit, to_server=True),
+            "answer to commit lost": lambda: self.tear(target, commit, to_server=True, whole=True),
             "both cut": self.both_cut,
         }
 
@@ -80,7 +80,7 @@ class Network:
 
 def in_clear(url: str) -> str:
     """Return the URL without MySQL's default TLS, so that the proxy sees the text."""
-    if url.startswith("postgres"):
+    if url.startswith(("postgres", "sqlserver")):  # the simulated one has no TLS
         return url
     return f"{url}?sslmode=disable&get_server_public_key=true"
 
@@ -164,6 +164,21 @@ def test_each_breakage_once_of_mysql(
     tmp_path: Path, source: str, target: str, deeds: tuple[str, ...]
 ) -> None:
     """The copy catches up after each kind of failure with MySQL and MariaDB on either side."""
+    _pipeline_survives(tmp_path, deeds, 1, kinds=(source, target))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("source", "target", "deeds"),
+    [
+        pytest.param(POSTGRES, SQLSERVER, ALL, id="postgres-sqlserver"),
+        pytest.param(SQLSERVER, POSTGRES, ALL, id="sqlserver-postgres"),
+    ],
+)
+def test_each_breakage_once_of_sqlserver(
+    tmp_path: Path, source: str, target: str, deeds: tuple[str, ...]
+) -> None:
+    """The copy catches up after each kind of failure with SQL Server on either side."""
     _pipeline_survives(tmp_path, deeds, 1, kinds=(source, target))
 
 

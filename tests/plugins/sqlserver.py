@@ -1,7 +1,9 @@
 """A simulated SQL Server for the tests: a process that speaks TDS over a PostgreSQL 15 server.
 
 That server has ICU collations, which SQL Server's comparisons need. `sim_sqlserver` describes the
-simulator. It adds the texts of its clients to the file that PENSTOCK_TEST_SQLSERVER_RECORD names.
+simulator. It refuses texts of penstock that `tests/data/sqlserver_known_texts.sql` does not have,
+and the test that sent one fails, even if penstock passed over the error. With
+PENSTOCK_TEST_SQLSERVER_RECORD=FILE it adds such texts to the file instead.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,12 +25,17 @@ import pytest
 
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from plugins.shared import SharedServers
+from sim_sqlserver.texts import read_texts
 
 POSTGRES_VERSION = 15  # Debian's build has ICU
 PASSWORD = "Secret#1"
-TEST_LOGIN = "tests"  # login of the tests themselves; penstock's is sa
+TEST_LOGIN = "tests"  # login of the tests themselves, which may send any text; penstock's is sa
 START_TIMEOUT_S = 60.0
 TESTS = Path(__file__).parents[1]
+TEXTS_HINT = "penstock sent unknown texts; tests/sim_sqlserver/README.md says how to add them:"
+KNOWN_TEXTS = TESTS / "data" / "sqlserver_known_texts.sql"
+SUITE_TEXTS = TESTS / "data" / "sqlserver_suite_texts.sql"  # of suites, in penstock's sessions
+STRICT = ("--strict", str(KNOWN_TEXTS), "--strict", str(SUITE_TEXTS))
 
 _database_numbers = itertools.count(1)
 
@@ -63,7 +71,7 @@ class SimServer:
         return self._process.pid
 
     def url(self, database: str, user: str = "sa", password: str = PASSWORD) -> str:
-        """Return the URL of a database."""
+        """Return the URL of a database, for penstock: a strict server knows its texts."""
         encrypt = "no" if self.certificate is None else "yes"
         login = f"{quote(user, safe='')}:{quote(password, safe='')}"
         return (
@@ -72,9 +80,9 @@ class SimServer:
         )
 
     def connection_string(
-        self, database: str, user: str = "sa", password: str = PASSWORD, **options: str
+        self, database: str, user: str = TEST_LOGIN, password: str = PASSWORD, **options: str
     ) -> str:
-        """Return the text that mssql_python.connect takes."""
+        """Return the text that mssql_python.connect takes: as a test, which may send any text."""
         parts = {
             "Server": f"127.0.0.1,{self.port}",
             "Database": database,
@@ -133,6 +141,11 @@ class SimServer:
         self._process.stdout.close()
 
 
+def as_test(url: str) -> str:
+    """Return the URL with the login of tests, whose session may send any text."""
+    return url.replace("//sa:", f"//{TEST_LOGIN}:", 1)
+
+
 @contextmanager
 def running(postgres_url: str, *options: str) -> Iterator[SimServer]:
     """Run a simulator for a with block."""
@@ -154,14 +167,38 @@ def running_alone(*options: str) -> Iterator[SimServer]:
 
 
 def shared_server(servers: SharedServers) -> SimServer:
-    """Return the simulator that tests share."""
+    """Return the simulator that tests share, or the real server that a user examines."""
+    given = os.environ.get("PENSTOCK_TEST_SQLSERVER_URL", "")
+    if given:
+        from harness.servers.sqlserver_real import RealServer
+
+        real: SimServer = servers.get("sqlserver", lambda: RealServer(given))
+        return real
     postgres = servers.get(
         ("first", POSTGRES_VERSION), lambda: EmbeddedPostgres(major=POSTGRES_VERSION)
     )
     record = os.environ.get("PENSTOCK_TEST_SQLSERVER_RECORD", "")
-    options = ("--record", record) if record else ()
+    options = (
+        ("--record", record) if record else (*STRICT, "--refused", str(_refused_texts(servers)))
+    )
     server: SimServer = servers.get("sqlserver", lambda: running(postgres.url(), *options))
     return server
+
+
+def _refused_texts(servers: SharedServers) -> Path:
+    """Return the file to which the simulator of this process adds the texts that it refused."""
+    return Path(servers.get("refused texts", tempfile.TemporaryDirectory)) / "refused.sql"
+
+
+@pytest.fixture(autouse=True)
+def no_unknown_texts(shared_servers: SharedServers) -> Iterator[None]:
+    """Fail the test if penstock sent the simulator a text that is not known."""
+    yield
+    path = _refused_texts(shared_servers)
+    if path.exists():
+        refused = "\n".join(read_texts(path))
+        path.unlink()
+        pytest.fail(f"{TEXTS_HINT}\n{refused}")
 
 
 @pytest.fixture(scope="session")

@@ -17,14 +17,22 @@ from harness.pipelines.ddl_followers import NAMES
 from harness.pipelines.ddl_lake_java import LAKES
 from harness.pipelines.ddl_model import FEATURES
 from harness.pipelines.ddl_script import read_script
-from harness.pipelines.ddl_types import MARIADB, MYSQL, POSTGRES
+from harness.pipelines.ddl_types import MARIADB, MYSQL, POSTGRES, SQLSERVER
 from plugins.draw import SEED, commit
 from plugins.mysql import running
 from plugins.postgres import first_server
 from plugins.shared import SharedServers
+from plugins.sqlserver import shared_server
 
 KINDS = (POSTGRES, MYSQL, MARIADB)
 COUNT = 8
+SIMULATED = (
+    (SQLSERVER, POSTGRES),
+    (SQLSERVER, MYSQL),
+    (POSTGRES, SQLSERVER),
+    (MARIADB, SQLSERVER),
+)
+COUNT_SIMULATED = 3  # the simulator reads and rewrites each statement
 COUNT_LAKE = 4  # each table has a commit of its own per batch
 REFUSALS_MAX = 1  # of COUNT; at most 2 of 100 are refused, for reasons in docs/schema-changes.md
 
@@ -40,6 +48,8 @@ class Running:
         """Return the server of this kind."""
         if kind == POSTGRES:
             return first_server(self._shared, self._version)
+        if kind == SQLSERVER:
+            return shared_server(self._shared)
         return self._shared.get(kind, lambda: running(kind))
 
 
@@ -53,6 +63,16 @@ def test_source_and_target_are_equal_at_the_end(
     refused by name.
     """
     _play_draw(Running(shared_servers, postgres_version), tmp_path, (source, target), COUNT)
+
+
+@pytest.mark.promise
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("pair", SIMULATED, ids="-".join)
+def test_a_simulated_side_is_equal_at_the_end(
+    pair: tuple[str, str], shared_servers: SharedServers, postgres_version: int, tmp_path: Path
+) -> None:
+    """The same with a SQL Server on one side; altered tables get a second capture instance."""
+    _play_draw(Running(shared_servers, postgres_version), tmp_path, pair, COUNT_SIMULATED)
 
 
 @pytest.mark.spark
@@ -105,12 +125,42 @@ def test_statements_that_once_went_wrong_are_followed(
 
     Beside a target of the same kind, the log's other readers have the same rows, too.
     """
-    read = {one.stem: read_script(one.read_text(), source) for one in SCRIPTS}
-    scripts = {name: script for name, script in read.items() if script is not None}
-    outcomes = run_histories(
+    _play_scripts(
         Running(shared_servers, postgres_version),
         tmp_path,
         (source, target),
+        begins_at_once=begins_at_once,
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("begins_at_once", [False, True], ids=["after", "beside"])
+@pytest.mark.parametrize("pair", SIMULATED, ids="-".join)
+def test_statements_are_followed_with_a_simulated_side(
+    pair: tuple[str, str],
+    shared_servers: SharedServers,
+    postgres_version: int,
+    tmp_path: Path,
+    *,
+    begins_at_once: bool,
+) -> None:
+    """The same with a SQL Server on one side."""
+    servers = Running(shared_servers, postgres_version)
+    _play_scripts(servers, tmp_path, pair, begins_at_once=begins_at_once)
+
+
+def _play_scripts(
+    servers: Running, folder: Path, pair: tuple[str, str], *, begins_at_once: bool
+) -> None:
+    """Play the scripts of a source. Raises AssertionError with those that differ."""
+    source, target = pair
+    read = {one.stem: read_script(one.read_text(), source) for one in SCRIPTS}
+    scripts = {name: script for name, script in read.items() if script is not None}
+    outcomes = run_histories(
+        servers,
+        folder,
+        pair,
         lambda: list(scripts.values()),
         0,
         begins_at_once=begins_at_once,

@@ -11,8 +11,10 @@ import psycopg
 import pytest
 
 from harness.pipelines.pipeline import load_config, penstock, write_pipeline
+from harness.servers.sqlserver_place import SQLServerPlace
 from penstock.control.doctor.past_errors import past_errors
 from plugins.mysql import MySQLServer, database_of
+from plugins.sqlserver import SimServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TABLE = "create table item (id int primary key, name varchar(20), n int)"
@@ -26,6 +28,8 @@ def run_by_policies(
     schema: str,
     alter: Callable[[str], Any],
     types: Mapping[str, str],
+    *,
+    can_rename: bool = True,
 ) -> None:
     """Load, stop, alter the tables; one policy refuses the change, the others apply it."""
     file = write_pipeline(
@@ -72,6 +76,8 @@ def run_by_policies(
     found = penstock("verify", file, "--json", timeout_s=120)
     assert found.code == 0, found.out + found.err
     assert json.loads(found.out)["columns_left_out"] == {f"{schema}.item": ["other"]}
+    if not can_rename:
+        return
     alter("alter table item rename column n to number")
     alter("update item set number = 31 where id = 3")
     renamed = penstock("run", file, timeout_s=240)
@@ -104,3 +110,37 @@ def test_a_mysql_source(
         mysql.execute(sql, database)
 
     run_by_policies(tmp_path, mysql_url, target_url, database, alter, {'"*"': "error"})
+
+
+def test_a_sqlserver_source(sqlserver: SimServer, target_url: str, tmp_path: Path) -> None:
+    """The policies hold for columns that a second capture instance has, or no longer has."""
+    place = SQLServerPlace(sqlserver)
+    instances = [0]
+
+    def alter(sql: str) -> None:
+        place.run(sql.replace("add column", "add"))
+        if " add column " in sql:
+            if instances[0]:
+                place.run(
+                    "EXEC sys.sp_cdc_disable_table @source_schema = N'dbo', "
+                    f"@source_name = N'item', @capture_instance = N'{_instance(instances[0] - 1)}'"
+                )
+            instances[0] += 1
+            place.capture("item", _instance(instances[0]))
+
+    try:
+        run_by_policies(
+            tmp_path,
+            place.url,
+            target_url,
+            "dbo",
+            alter,
+            {'"*"': "error"},
+            can_rename=False,
+        )
+    finally:
+        place.drop()
+
+
+def _instance(number: int) -> str:
+    return f"dbo_item_{number}" if number else "dbo_item"

@@ -22,7 +22,7 @@ import pytest
 from pytds import tds_types  # type: ignore[import-untyped]
 
 from plugins.shared import SharedServers
-from plugins.sqlserver import PASSWORD, SimServer, running
+from plugins.sqlserver import PASSWORD, TEST_LOGIN, SimServer, running
 
 
 def moment(*parts: int) -> datetime.datetime:
@@ -69,7 +69,7 @@ def python_tds(server: SimServer, database: str) -> Any:
     return pytds.connect(
         dsn="127.0.0.1",
         port=server.port,
-        user="sa",
+        user=TEST_LOGIN,
         password=PASSWORD,
         database=database,
         autocommit=True,
@@ -212,6 +212,102 @@ def test_texts_of_a_code_page_lose_other_characters(connection: Any) -> None:
     )
     run(connection, "INSERT INTO dbo.t VALUES (N'ä漢€', N'ä漢€')")
     assert run(connection, "SELECT * FROM dbo.t") == [("ä?€", "ä漢€")]
+
+
+def test_a_variant_keeps_its_type(connection: Any) -> None:
+    """The base type is told, and a conversion gives its value back."""
+    given = {
+        "int": "5",
+        "bigint": "CAST(-5 AS bigint)",
+        "tinyint": "CAST(255 AS tinyint)",
+        "bit": "CAST(1 AS bit)",
+        "decimal": "CAST(12.50 AS decimal(8,2))",
+        "money": "CAST(-922337203685477.5808 AS money)",
+        "float": "CAST(0.1 AS float)",
+        "nvarchar": "N'größer'",
+        "varchar": "'a '",
+        "varbinary": "0x00FF",
+        "date": "CAST('9999-12-31' AS date)",
+        "time": "CAST('23:59:59.9999999' AS time)",
+        "datetime": "CAST('2026-03-04T05:06:07.003' AS datetime)",
+        "datetime2": "CAST('9999-12-31T23:59:59.9999999' AS datetime2)",
+        "datetimeoffset": "CAST('2026-03-04T05:06:07.1234567+05:30' AS datetimeoffset)",
+        "uniqueidentifier": "CAST('6F9619FF-8B86-D011-B42D-00C04FC964FF' AS uniqueidentifier)",
+    }
+    run(connection, "CREATE TABLE dbo.t (id int IDENTITY, v sql_variant)")
+    for value in given.values():
+        run(connection, f"INSERT INTO dbo.t (v) VALUES (CAST({value} AS sql_variant))")
+    kinds = run(connection, "SELECT SQL_VARIANT_PROPERTY(v, 'BaseType') FROM dbo.t ORDER BY id")
+    assert [kind for (kind,) in kinds] == list(given)
+    query = "SELECT CONVERT({}, v{}) FROM dbo.t WHERE SQL_VARIANT_PROPERTY(v, 'BaseType') = '{}'"
+    for kind, style, expected in (
+        ("money", "", Decimal("-922337203685477.5808")),
+        ("varbinary(8000)", "", b"\0\xff"),
+        ("bigint", "", -5),
+        ("nvarchar(max)", "", "größer"),
+    ):
+        asked = query.format(kind, style, kind.partition("(")[0])
+        assert run(connection, asked) == [(expected,)], kind
+    moment_asked = query.format("nvarchar(max)", ", 126", "datetime2")
+    assert run(connection, moment_asked) == [("9999-12-31T23:59:59.9999999",)]
+    assert "only with CAST" in read_refusal(connection, "INSERT INTO dbo.t (v) VALUES (5)")
+
+
+def test_classes_have_their_methods(client: Any) -> None:
+    """A hierarchyid is a path; a geometry has its SRID and WKB, with Z and M."""
+    run(client, "CREATE TABLE dbo.t (id int, h hierarchyid, g geometry, y geography)")
+    run(
+        client,
+        "INSERT INTO dbo.t VALUES (1, '/1/2.1/', geometry::STGeomFromText('POINT (10 1)', 0), "
+        "geography::Point(1, 10, 4326)), (2, hierarchyid::Parse('/'), "
+        "geometry::STGeomFromWKB(0x01E9030000000000000000F03F00000000000000400000000000000840, 7), "
+        "NULL)",
+    )
+    point = "0101000000000000000000244000000000000" + "0F03F"
+    asked = (
+        "SELECT h.ToString(), [g].STSrid, CONVERT(varchar(max), x.g.AsBinaryZM(), 2), y.STSrid, "
+        "CONVERT(varchar(max), x.[y].STAsBinary(), 2) FROM dbo.t AS x ORDER BY id"
+    )
+    assert run(client, asked) == [
+        ("/1/2.1/", 0, point, 4326, point),
+        ("/", 7, "01E9030000000000000000F03F00000000000000400000000000000840", None, None),
+    ]
+    for column, value, said in (
+        ("h", "'1/2'", "24001"),
+        ("g", "geometry::STGeomFromWKB(0x0001, 0)", "24210"),
+        ("y", "geography::STGeomFromWKB(0x01010000000000000000002440000000000000F03F, 7)", "24204"),
+    ):
+        assert said in read_refusal(client, f"INSERT INTO dbo.t ({column}) VALUES ({value})")
+
+
+def test_documents_are_checked(connection: Any) -> None:
+    """XML loses its declaration; what is no document is refused, as is a vector of another size."""
+    run(connection, "CREATE TABLE dbo.t (x xml, j json, w vector(3))")
+    run(
+        connection,
+        """INSERT INTO dbo.t VALUES ('<?xml version="1.0"?><a b="1"/>', '{"a": 1.0}',
+            '[1, 2, 3]')""",
+    )
+    assert run(connection, "SELECT x, j, w FROM dbo.t") == [
+        ('<a b="1"/>', '{"a": 1.0}', "[1, 2, 3]")
+    ]
+    for column, value, said in (
+        ("x", "<a>", "XML parsing"),
+        ("j", "{a", "JSON text"),
+        ("w", "[1]", "3 dimensions"),
+    ):
+        assert said in read_refusal(connection, f"INSERT INTO dbo.t ({column}) VALUES ('{value}')")
+
+
+def test_a_rowversion_rises(connection: Any) -> None:
+    """Each insert and update takes the next value, and none can be given."""
+    run(connection, "CREATE TABLE dbo.t (id int, r rowversion)")
+    run(connection, "INSERT INTO dbo.t (id) VALUES (1)")
+    ((first,),) = run(connection, "SELECT r FROM dbo.t")
+    run(connection, "UPDATE dbo.t SET id = 2")
+    ((second,),) = run(connection, "SELECT r FROM dbo.t")
+    assert len(second) == 8
+    assert second > first
 
 
 def test_guids_sort_by_their_last_bytes(connection: Any) -> None:
@@ -574,12 +670,35 @@ def test_no_more_than_1024_columns(connection: Any) -> None:
     assert "maximum of 1024 columns" in read_refusal(connection, f"CREATE TABLE dbo.t ({columns})")
 
 
+def test_a_row_has_at_most_8060_bytes(connection: Any) -> None:
+    """Long values leave the row; the rest has to fit, and a table that never can is refused."""
+    run(
+        connection, "CREATE TABLE dbo.t (id int, a varchar(8000), b nvarchar(4000), c varchar(max))"
+    )
+    run(
+        connection,
+        "INSERT INTO dbo.t VALUES (1, REPLICATE('x', 8000), REPLICATE('x', 4000), "
+        "REPLICATE('x', 9000))",
+    )
+    refused = "CREATE TABLE dbo.fixed (a char(8000), b char(60))"
+    assert "minimum row size would be 806" in read_refusal(connection, refused)
+    names = [f"c{number}" for number in range(330)]
+    columns = ", ".join(f"{name} varchar(30)" for name in names)
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(f"CREATE TABLE dbo.short (id int, {columns})")
+        assert "maximum row size exceeds" in str(cursor.messages)
+    run(connection, "INSERT INTO dbo.short (id) VALUES (1)")
+    row = ", ".join(f"{name} = REPLICATE('x', 30)" for name in names)
+    assert "Cannot create a row of size" in read_refusal(connection, f"UPDATE dbo.short SET {row}")
+    assert run(connection, "SELECT COUNT(*) FROM dbo.short WHERE c0 IS NULL") == [(1,)]
+
+
 # --- logins ---------------------------------------------------------------------------------------
 
 
 def test_wrong_logins_are_refused(sqlserver: SimServer, sqlserver_database: str) -> None:
     """A wrong password and a missing database have different errors."""
-    with pytest.raises(mssql_python.Error, match="Login failed for user 'sa'"):
+    with pytest.raises(mssql_python.Error, match="Login failed for user 'tests'"):
         mssql_python.connect(sqlserver.connection_string(sqlserver_database, password="x"))
     with pytest.raises(mssql_python.Error, match="Cannot open database"):
         mssql_python.connect(sqlserver.connection_string("nothing_of_this_name"))
@@ -622,12 +741,15 @@ def test_a_strict_server_knows_its_texts(sqlserver: SimServer, tmp_path: Path) -
     """A strict server accepts recorded texts and those of tests, and refuses others."""
     known = tmp_path / "known.sql"
     with running(sqlserver.postgres_url, "--record", str(known)) as server:
-        with closing(microsoft(server, "master")) as own:
+        with closing(microsoft(server, "master", UID="sa")) as own:
             run(own, "SELECT 1,  ?", 5)
         server.execute("SELECT 'of a test'", "master")
     assert known.read_text() == "SELECT 1,  @P1\n;;\n"
-    with running(sqlserver.postgres_url, "--strict", str(known)) as server:
-        with closing(microsoft(server, "master")) as own:
+    refused = tmp_path / "refused.sql"
+    options = ("--strict", str(known), "--refused", str(refused))
+    with running(sqlserver.postgres_url, *options) as server:
+        with closing(microsoft(server, "master", UID="sa")) as own:
             assert run(own, "SELECT 2, ?", 6) == [(2, 6)]
-            assert "unknown text: SELECT 2" in read_refusal(own, "SELECT 2")
-        assert server.execute("SELECT 2", "master") == [(2,)]
+            assert "unknown text: SELECT 'a'" in read_refusal(own, "SELECT 'a'")
+        assert server.execute("SELECT 'a'", "master") == [("a",)]
+    assert refused.read_text() == "SELECT 'a'\n-- new: [\"|SELECT: 's'\"]\n;;\n"

@@ -414,13 +414,15 @@ def test_gating_roles_hide_instances(database: Database, sqlserver: SimServer) -
     database.table("customers")
     database.run("CREATE TABLE dbo.secret (a int NOT NULL PRIMARY KEY)")
     database.run("EXEC sys.sp_cdc_enable_table N'dbo', N'secret', @role_name = N'readers'")
-    database.run("CREATE LOGIN eve WITH PASSWORD = 'Eve#1'; CREATE USER eve FOR LOGIN eve")
+    database.run(
+        "CREATE LOGIN tests_eve WITH PASSWORD = 'Eve#1'; CREATE USER eve FOR LOGIN tests_eve"
+    )
     ask = "SELECT sys.fn_cdc_get_min_lsn(N'dbo_secret'), sys.fn_cdc_get_min_lsn(N'dbo_customers')"
-    text = sqlserver.connection_string(database.name, "eve", "Eve#1")
+    text = sqlserver.connection_string(database.name, "tests_eve", "Eve#1")
     with closing(mssql_python.connect(text, autocommit=True)) as eve:
         secret, public = eve.cursor().execute(ask).fetchone()
         assert (secret, public > secret) == (b"\0" * 10, True)
-        database.run("ALTER ROLE readers ADD MEMBER eve")
+        database.run("ALTER ROLE readers ADD MEMBER tests_eve")
         assert eve.cursor().execute(ask).fetchone()[0] > b"\0" * 10
 
 

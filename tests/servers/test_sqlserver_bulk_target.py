@@ -42,6 +42,7 @@ from penstock.ports.bulk import (
 )
 from penstock.ports.deferred_keys import DeferredTable
 from penstock.ports.target import TargetDdlFailed, TargetShapeDiffers
+from plugins.sqlserver import as_test
 
 SERVERS = ServerPair(
     source=Server(engine=Engine.POSTGRESQL, version=(18,)),
@@ -202,7 +203,7 @@ def write(
 
 def rows_of(bulk: SQLServerBulk, query: str) -> list[tuple[Any, ...]]:
     """Return what another session sees."""
-    with connect(url_of(bulk)) as connection:
+    with connect(as_test(url_of(bulk))) as connection:
         return connection.execute(query)
 
 
@@ -239,7 +240,7 @@ def test_a_load_creates_tables_then_rows_then_keys(bulk: SQLServerBulk) -> None:
     query = "SELECT name FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.shop') AND index_id > 0"
     indexes = sorted(rows_of(bulk, query))
     assert [name for (name,) in indexes] == ["by_code", "pk_shop"]
-    with pytest.raises(PenstockError), connect(url_of(bulk)) as connection:
+    with pytest.raises(PenstockError), connect(as_test(url_of(bulk))) as connection:
         connection.run("INSERT INTO dbo.sale VALUES (99, 99)")
     assert heaps(bulk) == []
     assert all(mark.finished for mark in bulk.marks().values())
@@ -281,7 +282,7 @@ def replace_plan(plan: TablePlan, name: str) -> TablePlan:
 def test_heaps_of_lost_workers_are_dropped_with_the_table(bulk: SQLServerBulk) -> None:
     """No other worker reads them."""
     (plan,) = load(bulk, SHOP)
-    with connect(url_of(bulk)) as connection:
+    with connect(as_test(url_of(bulk))) as connection:
         connection.run(f"CREATE TABLE wirekite.[{heap_prefix(plan.name)}0_ff_0] (id int)")
         connection.run("CREATE TABLE wirekite.bulk_other_0 (id int)")
     for number in (0, 1):
@@ -310,7 +311,7 @@ def test_a_column_that_becomes_text_inside_a_chunk(bulk: SQLServerBulk) -> None:
 
 def test_an_existing_table_is_checked(bulk: SQLServerBulk) -> None:
     """Another shape is refused, before anything is created."""
-    with connect(url_of(bulk)) as connection:
+    with connect(as_test(url_of(bulk))) as connection:
         connection.run("CREATE TABLE dbo.shop (id bigint NOT NULL, code int)")
     with pytest.raises(TargetShapeDiffers, match="id is bigint, expected int"):
         bulk.create([SALE, SHOP])
@@ -319,7 +320,7 @@ def test_an_existing_table_is_checked(bulk: SQLServerBulk) -> None:
 
 def test_a_table_with_foreign_keys_or_triggers_is_refused(bulk: SQLServerBulk) -> None:
     """Rows arrive in any order, and triggers would do their work twice."""
-    with connect(url_of(bulk)) as connection:
+    with connect(as_test(url_of(bulk))) as connection:
         connection.run("CREATE TABLE dbo.shop (id int NOT NULL PRIMARY KEY)")
         connection.run("CREATE TABLE dbo.sale (id int, shop int REFERENCES dbo.shop (id))")
         connection.run("CREATE TABLE dbo.seen (id int)")
@@ -343,7 +344,7 @@ def test_deferred_keys_come_and_go(bulk: SQLServerBulk) -> None:
         add_deferred_keys(url_of(bulk), table)
     assert "same" not in caught.value.message.replace("the same values", "")
     write(bulk, plan, 1, (3, "other", None))
-    with connect(url_of(bulk)) as connection:
+    with connect(as_test(url_of(bulk))) as connection:
         connection.run("DELETE FROM dbo.shop WHERE id = 2")
     assert add_deferred_keys(url_of(bulk), table) == []
     assert add_deferred_keys(url_of(bulk), table) == []
@@ -354,7 +355,7 @@ def test_deferred_keys_come_and_go(bulk: SQLServerBulk) -> None:
 def test_tables_of_ours_are_dropped_and_others_stay(bulk: SQLServerBulk) -> None:
     """A table that penstock did not create is never dropped."""
     load(bulk, SHOP)
-    with connect(url_of(bulk)) as connection:
+    with connect(as_test(url_of(bulk))) as connection:
         connection.run("CREATE TABLE dbo.mine (id int)")
     bulk.drop_if_made(TableName("dbo", "shop"))
     bulk.drop_if_made(TableName("dbo", "mine"))

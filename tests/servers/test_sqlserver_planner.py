@@ -15,6 +15,7 @@ from penstock.engines.sqlserver.reading.bulk_reader import open_reader, snapshot
 from penstock.model import TableName
 from penstock.ports.bulk import Point, TableRead
 from penstock.ports.config import Config
+from plugins.sqlserver import as_test
 
 KEYED, HEAP = TableName("dbo", "keyed"), TableName("dbo", "heap")
 
@@ -22,7 +23,7 @@ KEYED, HEAP = TableName("dbo", "keyed"), TableName("dbo", "heap")
 @pytest.fixture
 def shop(sqlserver_url: str) -> Iterator[Connection]:
     """A session of a database whose two tables are captured."""
-    with connect(sqlserver_url) as session:
+    with connect(as_test(sqlserver_url)) as session:
         session.run("EXEC sys.sp_cdc_enable_db")
         session.run("CREATE TABLE dbo.keyed (id int NOT NULL PRIMARY KEY, v nvarchar(20) NULL)")
         session.run("CREATE TABLE dbo.heap (a int NULL)")
@@ -126,13 +127,13 @@ def test_a_table_without_a_key_needs_a_point_of_its_own(
 
 
 def _insert(url: str) -> None:
-    with connect(url) as session:
+    with connect(as_test(url)) as session:
         session.run("INSERT INTO dbo.heap VALUES (2)")
 
 
 def test_a_load_without_changes(sqlserver_url: str, tmp_path: Path) -> None:
     """Without change data capture rows can be copied; there is no position to wait for."""
-    with connect(sqlserver_url) as session:
+    with connect(as_test(sqlserver_url)) as session:
         session.run("CREATE TABLE dbo.heap (a int NULL)")
     with make_planner(config_of(tmp_path, sqlserver_url, mode="data"), first=lambda: None) as one:
         point = one.fresh_point()

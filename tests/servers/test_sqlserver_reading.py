@@ -35,6 +35,7 @@ from penstock.engines.sqlserver.reading.schema_description import describe
 from penstock.model import Identity, Relation, TableDefinition, TableName
 from penstock.ports.bulk import Chunk, ChunkTask
 from penstock.sql.schema_translation import Default, DefaultKind, IndexPart
+from plugins.sqlserver import as_test
 
 POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
 
@@ -61,10 +62,17 @@ def session(sqlserver_url: str) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def shop(session: Connection) -> Connection:
+def own(sqlserver_url: str) -> Iterator[Connection]:
+    """A session of that database for statements of tests."""
+    with connect(as_test(sqlserver_url)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def shop(session: Connection, own: Connection) -> Connection:
     """A session of a database with a few tables."""
     for statement in SHOP:
-        session.run(statement)
+        own.run(statement)
     return session
 
 
@@ -141,10 +149,10 @@ def test_extras(shop: Connection) -> None:
     assert (key.on_delete, key.on_update) == ("CASCADE", "NO ACTION")
 
 
-def test_tables_that_are_not_captured(shop: Connection) -> None:
+def test_tables_that_are_not_captured(shop: Connection, own: Connection) -> None:
     """A named table that does not exist is an error; penstock's own tables are left out."""
-    shop.run("CREATE SCHEMA wirekite")
-    shop.run("CREATE TABLE wirekite.own (a int NOT NULL PRIMARY KEY)")
+    own.run("CREATE SCHEMA wirekite")
+    own.run("CREATE TABLE wirekite.own (a int NOT NULL PRIMARY KEY)")
     found = survey(shop, ["*.*"])
     assert [str(out) for out in found.excluded] == [
         "wirekite.own: it is one of penstock's own tables"
@@ -154,14 +162,14 @@ def test_tables_that_are_not_captured(shop: Connection) -> None:
     assert captured_tables(shop, ["dbo.gone"], dropped=[TableName("dbo", "gone")]) == []
 
 
-def _fill(session: Connection, count: int) -> list[tuple[str, int, str]]:
-    session.run(
+def _fill(own: Connection, count: int) -> list[tuple[str, int, str]]:
+    own.run(
         "CREATE TABLE dbo.keyed (g uniqueidentifier NOT NULL, n int NOT NULL, "
         "s nvarchar(20) NOT NULL, PRIMARY KEY (g, n))"
     )
     rows = [(str(uuid.UUID(int=(7919 * n) << 60 | n)), n, f"it's {n}") for n in range(count)]
     for row in rows:
-        session.run("INSERT INTO dbo.keyed (g, n, s) VALUES (?, ?, ?)", *row)
+        own.run("INSERT INTO dbo.keyed (g, n, s) VALUES (?, ?, ?)", *row)
     return rows
 
 
@@ -169,15 +177,15 @@ def _read(session: Connection, selects: Sequence[str]) -> list[tuple[Any, ...]]:
     return [row for select in selects for row in session.execute(select)]
 
 
-def test_chunks_of_a_key_of_guids(session: Connection) -> None:
+def test_chunks_of_a_key_of_guids(session: Connection, own: Connection) -> None:
     """Together the chunks have each row once, in the server's order of GUIDs."""
-    rows = _fill(session, 50)
+    rows = _fill(own, 50)
     chunks = plan_chunks(session, one(session, "keyed"), row_count_target=7)
     assert len(chunks) == 50 // 7 + 1
     found = _read(session, [chunk.query(["[g]", "[n]"]) for chunk in chunks])
     assert sorted(int(n) for _, n in found) == [n for _, n, _ in rows]
     # A row that comes between two bounds later is in one chunk, too.
-    session.run(
+    own.run(
         "INSERT INTO dbo.keyed (g, n, s) VALUES (?, ?, ?)", str(uuid.UUID(int=5 << 80)), 99, "new"
     )
     found = _read(session, [chunk.query(["[n]"]) for chunk in chunks])
@@ -198,11 +206,13 @@ def test_chunks_of_a_key_of_guids(session: Connection) -> None:
         ("money", [f"{n}.0001" for n in range(40)]),
     ],
 )
-def test_chunks_of_other_keys(session: Connection, type_text: str, values: list[str]) -> None:
+def test_chunks_of_other_keys(
+    session: Connection, own: Connection, type_text: str, values: list[str]
+) -> None:
     """The bounds are exact for each type that a key may have."""
-    session.run(f"CREATE TABLE dbo.k (v {type_text} NOT NULL PRIMARY KEY)")
+    own.run(f"CREATE TABLE dbo.k (v {type_text} NOT NULL PRIMARY KEY)")
     for value in values:
-        session.run(f"INSERT INTO dbo.k (v) VALUES ({value})")
+        own.run(f"INSERT INTO dbo.k (v) VALUES ({value})")
     chunks = plan_chunks(session, one(session, "k"), row_count_target=6)
     assert len(chunks) > 4
     shown = "CONVERT(varchar(34), [v], 126)" if type_text == "datetime2(7)" else "[v]"
@@ -211,18 +221,18 @@ def test_chunks_of_other_keys(session: Connection, type_text: str, values: list[
     assert len(set(found)) == len(values)
 
 
-def test_tables_that_are_one_chunk(shop: Connection) -> None:
+def test_tables_that_are_one_chunk(shop: Connection, own: Connection) -> None:
     """A table without a key, or with floating-point numbers in it, is read whole."""
-    shop.run("CREATE TABLE dbo.floats (v float NOT NULL PRIMARY KEY)")
+    own.run("CREATE TABLE dbo.floats (v float NOT NULL PRIMARY KEY)")
     for name in ("heap", "floats"):
         (chunk,) = plan_chunks(shop, one(shop, name), row_count_target=1)
         assert chunk.condition == ""
 
 
 @pytest.fixture
-def reader(shop: Connection, sqlserver_url: str) -> Iterator[SQLServerReader]:
+def reader(shop: Connection, own: Connection, sqlserver_url: str) -> Iterator[SQLServerReader]:
     """A reader of the shop's rows."""
-    shop.run(
+    own.run(
         "INSERT INTO dbo.customer (id, name, score, since) VALUES "
         "(1, N'Zoë', 1.50, '2026-03-04T05:06:07.1234567'), (2, N'tab\there', NULL, NULL)"
     )
@@ -266,13 +276,13 @@ def test_rows_as_lines(shop: Connection, reader: SQLServerReader) -> None:
 
 
 def test_a_table_that_is_altered_while_it_is_read(
-    shop: Connection, reader: SQLServerReader
+    shop: Connection, own: Connection, reader: SQLServerReader
 ) -> None:
     """The chunk fails, and the error says that the table has to be planned again."""
     table = one(shop, "customer")
     task = task_of(shop, table, "SELECT [id] FROM [dbo].[customer]")
     assert not reader.was_rewritten(task)
-    shop.run("ALTER TABLE dbo.customer ADD more int NULL")
+    own.run("ALTER TABLE dbo.customer ADD more int NULL")
     assert reader.was_rewritten(task)
     relation = relation_of(table)
     narrow = Relation(schema="dbo", name="customer", columns=relation.columns[:1])
@@ -281,15 +291,17 @@ def test_a_table_that_is_altered_while_it_is_read(
     assert reader.tells_rewritten(caught.value)
 
 
-def test_isolation_of_a_reading_session(shop: Connection, sqlserver_url: str) -> None:
+def test_isolation_of_a_reading_session(
+    shop: Connection, own: Connection, sqlserver_url: str
+) -> None:
     """Rows are read in a snapshot only if the database allows snapshots."""
-    with open_session(sqlserver_url) as committed:
+    with open_session(as_test(sqlserver_url)) as committed:
         assert committed.execute("SELECT COUNT(*) FROM dbo.heap") == [(0,)]
-    shop.run("ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON")
-    with open_session(sqlserver_url) as snapshot:
+    own.run("ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON")
+    with open_session(as_test(sqlserver_url)) as snapshot:
         snapshot.begin()
         assert snapshot.execute("SELECT COUNT(*) FROM dbo.heap") == [(0,)]
-        shop.run("INSERT INTO dbo.heap (a) VALUES (1)")
+        own.run("INSERT INTO dbo.heap (a) VALUES (1)")
         assert snapshot.execute("SELECT COUNT(*) FROM dbo.heap") == [(0,)]
         snapshot.rollback()
         assert snapshot.execute("SELECT COUNT(*) FROM dbo.heap") == [(1,)]

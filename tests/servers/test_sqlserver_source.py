@@ -19,11 +19,13 @@ from harness.servers.change_table_log import LACKING, Seen, rows_of
 from penstock.codec.sqlserver.lsn import SqlServerLsn
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import pipeline_of, source_tables
+from penstock.control.pipeline.table_requests import make_add_request, put_request
 from penstock.control.run.extract_process import extract_options
 from penstock.engines.sqlserver.connect import connect
 from penstock.engines.sqlserver.errors import (
     CdcDisabled,
     ChangesLost,
+    DatabaseReplaced,
     InstanceMissing,
     InstanceRecreated,
 )
@@ -36,11 +38,11 @@ from penstock.host.errors import (
     StatementInterrupted,
 )
 from penstock.log import list_segments, open_chain
-from penstock.model import MarkerKind
+from penstock.model import MarkerKind, TableName
 from penstock.model.position import to_ordinal
 from penstock.ports.config import Config
 from penstock.ports.source import extraction_of
-from plugins.sqlserver import SimServer
+from plugins.sqlserver import SimServer, as_test
 
 QUICK = {"flushIntervalSeconds": 0.2, "idleWaitSeconds": 0.2}
 TABLE = (
@@ -56,11 +58,15 @@ CAPTURE_WAIT_S = 30.0
 
 @dataclass
 class Source:
-    """A database of the simulator with change data capture, and a pipeline of mode change."""
+    """A database of the simulator with change data capture, and a pipeline of mode change.
+
+    has_target: without one, later tables are captured at once.
+    """
 
     server: SimServer
     database: str
     folder: Path
+    has_target: bool = True
 
     @property
     def url(self) -> str:
@@ -69,13 +75,13 @@ class Source:
 
     def sql(self, *texts: str) -> None:
         """Run statements, each in a transaction of its own."""
-        with connect(self.url) as connection:
+        with connect(as_test(self.url)) as connection:
             for text in texts:
                 connection.run(text)
 
     def commit(self, *texts: str) -> None:
         """Run statements in one transaction."""
-        with connect(self.url) as connection:
+        with connect(as_test(self.url)) as connection:
             connection.begin()
             for text in texts:
                 connection.run(text)
@@ -86,10 +92,13 @@ class Source:
         path = write_pipeline(
             self.folder,
             self.url,
-            "postgresql://u:p@127.0.0.1:1/t",
+            "postgresql://u:p@127.0.0.1:1/t" if self.has_target else None,
             mode="change",
             tables=["dbo.*"],
-            sections={"changeExtractor": {**QUICK, **extractor}},
+            sections={
+                "source": {"newTables": "add"},
+                "changeExtractor": {**QUICK, **extractor},
+            },
         )
         return load_config(path, {})
 
@@ -184,7 +193,7 @@ def test_a_restart_continues_and_a_log_begins_where_it_is_told(source: Source) -
         source.extract()
     ids = [one.after and one.after["id"] for (one,) in source.transactions()]
     assert ids == [0, 1, 2, 3, 4]
-    with connect(source.url) as connection:
+    with connect(as_test(source.url)) as connection:
         rows = connection.execute("SELECT start_lsn FROM cdc.lsn_time_mapping ORDER BY start_lsn")
         changed = connection.execute(
             "SELECT [__$start_lsn] FROM cdc.[dbo_t_CT] ORDER BY [__$start_lsn]"
@@ -252,6 +261,49 @@ def test_a_dropped_table_is_noted(source: Source) -> None:
     assert source.markers() == [MarkerKind.DDL]
 
 
+def test_a_renamed_table_is_another_one(source: Source) -> None:
+    """The capture instance goes on; all rows and later changes have the new name."""
+    source.has_target = False
+    source.extract()
+    source.sql(
+        "ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON",
+        "INSERT INTO dbo.t (id) VALUES (1)",
+        "EXEC sp_rename N'dbo.t', N'later'",
+    )
+    source.extract()
+    source.sql("INSERT INTO dbo.later (id) VALUES (2)")
+    source.extract()
+    assert source.markers() == [MarkerKind.DDL, MarkerKind.RELOAD]
+    found = [
+        (seen.table, seen.after["id"])
+        for transaction in source.transactions()
+        for seen in transaction
+        if seen.after is not None
+    ]
+    assert found[0] == ("t", 1)
+    assert [row for row in found if row[0] == "later"][-2:] == [("later", 1), ("later", 2)]
+
+
+def test_a_renamed_table_is_captured_again_once_that_is_requested(source: Source) -> None:
+    """The new name waits for a request, because a target needs a copy of the rows first."""
+    source.extract()
+    source.sql("INSERT INTO dbo.t (id) VALUES (1)", "EXEC sp_rename N'dbo.t', N'later'")
+    source.extract()
+    source.sql("INSERT INTO dbo.later (id) VALUES (2)")
+    source.extract()
+    config = source.config()
+    table = TableName("dbo", "later")
+    put_request(
+        config, table, lambda _, number: make_add_request(config, table, number, replaces=False)
+    )
+    source.extract()
+    source.sql("INSERT INTO dbo.later (id) VALUES (3)")
+    source.extract()
+    assert source.markers() == [MarkerKind.DDL]
+    found = [(seen.table, seen.after and seen.after["id"]) for (seen,) in source.transactions()]
+    assert found == [("t", 1), ("later", 3)]
+
+
 def test_capture_that_is_not_enabled_is_refused(source: Source) -> None:
     """The hints are the statements that enable it, and they work."""
     source.sql("CREATE TABLE dbo.u (id int NOT NULL PRIMARY KEY)")
@@ -279,6 +331,34 @@ def test_an_instance_that_was_created_again_is_loss(source: Source) -> None:
         source.extract()
 
 
+def test_a_database_that_was_created_again_is_refused(source: Source) -> None:
+    """Only the name and the tables are those of the log's database."""
+    source.extract()
+    source.sql("INSERT INTO dbo.t (id) VALUES (1)")
+    source.extract()
+    source.server.drop_database(source.database)
+    source.server.execute(f"CREATE DATABASE [{source.database}]", "master")
+    source.sql("EXEC sys.sp_cdc_enable_db", TABLE, ENABLE.format(name="t"))
+    with pytest.raises(DatabaseReplaced, match="another database has the source's name"):
+        source.extract()
+
+
+def test_a_database_that_was_restored_is_refused(source: Source) -> None:
+    """The server has captured more than the log has, and another transaction at a commit of it."""
+    source.extract()
+    source.sql("INSERT INTO dbo.t (id) VALUES (1)")
+    source.extract()
+    source.sql("INSERT INTO dbo.t (id) VALUES (2)")
+    source.extract()
+    source.server.execute(
+        "UPDATE cdc.lsn_time_mapping SET tran_end_time = DATEADD(SECOND, 7, tran_end_time)",
+        source.database,
+    )
+    source.sql("INSERT INTO dbo.t (id) VALUES (3)")
+    with pytest.raises(DatabaseReplaced, match="was restored"):
+        source.extract()
+
+
 def test_clean_up_of_unread_changes_is_loss(source: Source) -> None:
     """The low end of the instance has passed the log."""
     source.extract()
@@ -286,7 +366,7 @@ def test_clean_up_of_unread_changes_is_loss(source: Source) -> None:
     found: list[bytes] = []
 
     def is_captured() -> bool:
-        with connect(source.url) as connection:
+        with connect(as_test(source.url)) as connection:
             rows = connection.execute(
                 "SELECT [__$start_lsn] FROM cdc.[dbo_t_CT] ORDER BY [__$start_lsn]"
             )
@@ -304,7 +384,7 @@ def test_clean_up_of_unread_changes_is_loss(source: Source) -> None:
 
 def test_errors_have_the_servers_number(source: Source) -> None:
     """The driver drops it; without it a deadlock could not be told from a syntax error."""
-    with connect(source.url) as connection:
+    with connect(as_test(source.url)) as connection:
         with pytest.raises(StatementFailed) as gone:
             connection.execute("SELECT * FROM dbo.nothing")
         assert gone.value.fields["errno"] == 208
@@ -335,7 +415,7 @@ def test_positions_in_the_log_are_commit_lsns(source: Source) -> None:
     source.extract()
     source.sql("INSERT INTO dbo.t (id) VALUES (1)")
     source.extract()
-    with connect(source.url) as connection:
+    with connect(as_test(source.url)) as connection:
         ((start,),) = connection.execute("SELECT [__$start_lsn] FROM cdc.[dbo_t_CT]")
     found = []
     for segment in open_chain(list_segments(source.config().layout.log)):

@@ -56,6 +56,7 @@ from penstock.ports.target import (
     UniqueBlocked,
     ValueRefused,
 )
+from plugins.sqlserver import as_test
 
 LOG_ID = "test-log"
 ITEM = relation(
@@ -145,7 +146,7 @@ class Pipeline:
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements in another session; return the rows of the last one."""
         found: list[tuple[Any, ...]] = []
-        with connect(self.url) as connection:
+        with connect(as_test(self.url)) as connection:
             for statement in statements:
                 found = connection.execute(statement)
         return found
@@ -215,6 +216,30 @@ def test_a_value_without_a_place_names_its_column(pipeline: Pipeline) -> None:
         pipeline.stage()
     assert getattr(caught.value, "retry", "") == "operator"
     assert pipeline.rows("f") == []
+
+
+@pytest.mark.parametrize(
+    ("count", "type_text", "value"),
+    [(330, "nvarchar(30)", "x" * 30), (200, "nchar(20)", "x")],
+    ids=["merge table", "table"],
+)
+def test_a_row_that_does_not_fit_a_page_names_its_table(
+    pipeline: Pipeline, count: int, type_text: str, value: str
+) -> None:
+    """Pointers to long values stay in a row of 8,060 bytes; nothing of the batch is applied."""
+    names = [f"c{number}" for number in range(count)]
+    wide = relation(
+        ("id", "integer", "int32"), *((name, "text", "string") for name in [*names, "d"]),
+        schema="dbo", name="wide",
+    )  # fmt: skip
+    listed = ", ".join(f"{name} {type_text}" for name in names)
+    pipeline.run(f"CREATE TABLE dbo.wide (id int NOT NULL PRIMARY KEY, {listed}, d nvarchar(99))")
+    pipeline.apply(insert(wide, 1, *([None] * len(names)), "short"))
+    with pytest.raises(ValueRefused, match=r"dbo\.wide.*a row is longer than the 8,060") as caught:
+        pipeline.apply(insert(wide, 2, *([value] * len(names)), "y" * 99))
+    assert caught.value.fields["table"] == "dbo.wide"
+    assert "at most 24 bytes each" in caught.value.hint
+    assert len(pipeline.rows("wide")) == 1
 
 
 def test_keys_differ_in_case_and_are_found_exactly(pipeline: Pipeline) -> None:
@@ -708,7 +733,7 @@ def test_a_reset_removes_what_is_ours(pipeline: Pipeline) -> None:
 
 def test_an_error_ends_the_transaction(pipeline: Pipeline) -> None:
     """A failed statement leaves nothing of the statements before it."""
-    with closing(open_session(pipeline.url)) as connection:
+    with closing(open_session(as_test(pipeline.url))) as connection:
         with pytest.raises(Exception), transaction(connection):  # noqa: B017, PT012
             connection.run("INSERT INTO dbo.t VALUES (1, N'a', 1)")
             connection.run("INSERT INTO dbo.t VALUES (1, N'b', 1)")
@@ -723,6 +748,6 @@ def test_merge_tables_of_many_batches_are_used_again(pipeline: Pipeline) -> None
     batch = pipeline.apply(insert(replace(ITEM, columns=ITEM.columns[:2], version=2), 9, "z"))
     assert isinstance(batch, MergeBatch)
     assert len(pipeline.rows("t")) == 4
-    with connect(pipeline.url) as connection:
+    with connect(as_test(pipeline.url)) as connection:
         names = connection.execute("SELECT merge_name FROM wirekite.wirekite_merge")
     assert names == [("t_wkm",)]

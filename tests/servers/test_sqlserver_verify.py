@@ -33,7 +33,7 @@ from penstock.engines.sqlserver.verify import VERIFIER, NoSnapshots
 from penstock.model import TableDefinition, TableName
 from penstock.ports.bulk import Chunk, ChunkTask
 from penstock.ports.verify import Dialect, Hasher, TableChangedMeanwhile, TableGone
-from plugins.sqlserver import SimServer
+from plugins.sqlserver import SimServer, as_test
 
 POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
 SQLSERVER = Server(engine=Engine.SQLSERVER, version=(16, 0))
@@ -68,7 +68,7 @@ ROWS_THERE = (
 @pytest.fixture
 def there(sqlserver_url: str) -> Iterator[Connection]:
     """A session of a database with the table and its rows."""
-    with connect(sqlserver_url) as session:
+    with connect(as_test(sqlserver_url)) as session:
         session.run("ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON")
         session.run(THERE)
         for statement in ROWS_THERE:
@@ -141,7 +141,7 @@ def test_readers_see_one_moment(there: Connection, sqlserver_url: str) -> None:
     with VERIFIER.open_target(sqlserver_url, sessions=2, part_bytes=1) as reader:
         there.run("INSERT INTO dbo.t (id) VALUES (5)")
         (part,), _ = reader.parts(NAME, "target")
-        assert reader.fetch("SELECT COUNT(*) FROM dbo.t", "counting") == [(3,)]
+        assert reader.fetch("SELECT COUNT_BIG(*) FROM [dbo].[t]", "counting") == [(3,)]
         assert part.relation == NAME
 
 
@@ -167,7 +167,7 @@ def test_a_table_that_was_redefined_is_changed_meanwhile(
         database = sqlserver_url.partition("?")[0].rpartition("/")[2]
         sqlserver.execute("EXEC sim.fail_next @number = 3961, @like = N'COUNT'", database)
         with pytest.raises(TableChangedMeanwhile, match="was altered or truncated"):
-            reader.fetch("SELECT COUNT(*) FROM dbo.t", "counting")
+            reader.fetch("SELECT COUNT_BIG(*) FROM [dbo].[t]", "counting")
 
 
 def test_a_database_without_snapshots(sqlserver_url: str) -> None:
@@ -231,7 +231,7 @@ def _choose(session: Connection, table: TableName, place: int) -> tuple[str, lis
 def test_rows_that_a_repair_deletes(sqlserver_url: str, place: int, count: int) -> None:
     """Only rows with the chosen image are deleted: case, blanks and zeros at the end count."""
     table = TableName("dbo", "bag")
-    with connect(sqlserver_url) as session:
+    with connect(as_test(sqlserver_url)) as session:
         for statement in KEYLESS:
             session.run(statement)
         _, conditions = _choose(session, table, place)
@@ -242,7 +242,7 @@ def test_rows_that_a_repair_deletes(sqlserver_url: str, place: int, count: int) 
 def test_rows_that_a_repair_copies(sqlserver_url: str) -> None:
     """The bulk reader returns the chosen rows alone, without the columns that choose them."""
     table = TableName("dbo", "bag")
-    with connect(sqlserver_url) as session:
+    with connect(as_test(sqlserver_url)) as session:
         for statement in KEYLESS:
             session.run(statement)
         choice, _ = _choose(session, table, 3)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sim_sqlserver.connection import Connection
 from sim_sqlserver.state import ServerState
+from sim_sqlserver.texts import KnownTexts
 
 RECURSION_MAX = 50_000  # an expression of thousands of terms is a tree as deep
 STACK_BYTES = 1 << 28
@@ -27,15 +28,21 @@ def main() -> None:
     parser.add_argument("--password", default="Secret#1", help="password of sa")
     parser.add_argument("--database", action="append", default=[], help="database to create")
     parser.add_argument("--tls", type=Path, help="folder for a certificate: speak TLS")
-    parser.add_argument("--strict", type=Path, help="file of known texts; refuse others")
+    parser.add_argument(
+        "--strict",
+        type=Path,
+        action="append",
+        default=[],
+        help="file of known texts; refuse others",
+    )
+    parser.add_argument("--refused", type=Path, help="file to add the refused texts to")
     parser.add_argument("--record", type=Path, help="file to add the texts of clients to")
     parser.add_argument("--stay", action="store_true", help="stay when standard input ends")
     arguments = parser.parse_args()
     sys.setrecursionlimit(RECURSION_MAX)
     threading.stack_size(STACK_BYTES)
-    state = ServerState(
-        arguments.postgres, arguments.password, strict=arguments.strict, record=arguments.record
-    )
+    texts = KnownTexts(arguments.strict, arguments.record, arguments.refused)
+    state = ServerState(arguments.postgres, arguments.password, texts)
     context, certificate = None, None
     if arguments.tls is not None:
         from sim_sqlserver.certificate import make_context

@@ -9,6 +9,7 @@ from sqlglot import exp
 from sim_sqlserver.errors import SqlError
 from sim_sqlserver.sqltypes import BINARIES, MAX, TEXTS, SqlType, parse_type
 
+_ISO, _ISO_LENGTH = 126, 23  # a datetime has three digits after the second
 INT, BIGINT = SqlType("int"), SqlType("bigint")
 NAME = SqlType("nvarchar", length=128)
 _RESULTS = {
@@ -22,6 +23,9 @@ _RESULTS = {
     "ms_todatetimeoffset": SqlType("datetimeoffset", scale=7),
     "ms_newid": SqlType("uniqueidentifier"), "ms_serverproperty": NAME, "ms_db_name": NAME,
     "ms_object_name": NAME, "ms_schema_name": NAME, "ms_suser_sname": NAME, "ms_app_name": NAME,
+    "ms_to_string": SqlType("nvarchar", length=4000), "ms_srid": INT,
+    "ms_wkb": SqlType("varbinary", length=MAX), "ms_wkt": SqlType("nvarchar", length=MAX),
+    "ms_sql_variant_property": SqlType("nvarchar", length=4000),
     "ms_hashbytes": SqlType("varbinary", length=8000), "ms_quotename": SqlType("nvarchar", 258),
 }  # fmt: skip
 _LSN = SqlType("binary", length=10)
@@ -92,6 +96,8 @@ def annotate(node: exp.Anonymous) -> None:
     name = str(node.this)
     if name in ("ms_cast", "ms_try_cast"):
         node.meta["wide"] = _is_wide(node.expressions[0])
+        found = static_type(node.expressions[0])
+        node.meta["kind"] = "" if found is None else found.name
     elif name in ("ms_hashbytes", "ms_datalength"):
         node.meta["wide"] = _is_wide(node.expressions[-1])
 
@@ -150,11 +156,24 @@ def _cast(node: exp.Anonymous) -> exp.Expression:
     style = int(node.expressions[2].name) if len(node.expressions) > 2 else 0
     if isinstance(value, exp.Null):
         return exp.Null()
-    if wanted.name in TEXTS | {"sysname", "text", "ntext", "xml", "sql_variant"}:
-        return _cast_text(value, wanted, style)
+    if wanted.name == "sql_variant":
+        return _variant(value, str(node.meta.get("kind", "")))
+    if wanted.name == "hierarchyid":
+        return _function("ms_hierarchyid", _unmark(value))
+    if wanted.name in TEXTS | {"sysname", "text", "ntext", "xml", "json", "vector"}:
+        out = _cast_text(value, wanted, style)
+        is_datetime = style == _ISO and node.meta.get("kind") == "datetime"
+        return _function("left", out, _number(_ISO_LENGTH)) if is_datetime else out
     if wanted.name in BINARIES | {"image", "rowversion"}:
         return _cast_binary(value, wanted, style, is_wide=bool(node.meta.get("wide")))
+    if isinstance(value, exp.Column):  # it may be a sql_variant, whose value has its type's name
+        value = _function("sim.untagged", value)
     return _cast_scalar(_unmark(value), wanted)
+
+
+def _variant(value: exp.Expression, kind: str) -> exp.Expression:
+    """Return a value with the name of its type, as a sql_variant is stored."""
+    return _function("sim.tagged", exp.Literal.string(kind), _unmark(value))
 
 
 def _cast_text(value: exp.Expression, wanted: SqlType, style: int) -> exp.Expression:
@@ -162,7 +181,8 @@ def _cast_text(value: exp.Expression, wanted: SqlType, style: int) -> exp.Expres
     if wanted.length and wanted.length != MAX:
         out = _function("left", out, _number(wanted.length))
     if wanted.name in ("char", "nchar"):
-        out = _function("sim.blank_to", out, _number(wanted.length))
+        fill = "sim.blank_to" if wanted.name == "char" else "sim.blank_wide_to"
+        out = _function(fill, out, _number(wanted.length))
     return out
 
 

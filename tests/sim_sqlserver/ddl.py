@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from sim_sqlserver import row_size
 from sim_sqlserver.ddl_parse import ColumnDef, ConstraintDef, IndexDef, Name
 from sim_sqlserver.errors import SqlError
 from sim_sqlserver.names import literal, quote_name
@@ -29,6 +30,10 @@ class Database(Protocol):
 
     def spelling(self, name: str) -> str:
         """Return the existing spelling of a name."""
+        ...
+
+    def info(self, said: str, number: int = 0) -> None:
+        """Send a message that does not count as an error."""
         ...
 
     def need_type(self, sql_type: SqlType) -> str:
@@ -111,7 +116,10 @@ def create_table(
     for index in indexes:
         index.table = name
         create_index(database, index)
-    normalise(database, number)
+    if normalise(database, number):
+        said = f'Warning: The table "{name[1]}" has been created, but its maximum row size exceeds '
+        said += "the allowed maximum of 8060 bytes. INSERT or UPDATE to this table will fail if "
+        database.info(said + "the resulting row exceeds the size limit.", 1708)
 
 
 def _register(database: Database, table: str) -> int:
@@ -556,7 +564,8 @@ def _store_pieces(name: str, sql_type: SqlType, collation: str) -> str:
     if kind == "datetimeoffset":
         return f"{column} := sim.store_dto({column}::text, {sql_type.scale});"
     if kind in ("char", "nchar"):
-        return f"{column} := sim.blank_to({column}::text, {sql_type.length});"
+        fill = "sim.blank_to" if kind == "char" else "sim.blank_wide_to"
+        return f"{column} := {fill}({column}::text, {sql_type.length});"
     if kind == "binary":
         return f"{column} := sim.zero_to({column}, {sql_type.length});"
     if kind in ("varchar", "text") and not collation.upper().endswith("UTF8"):
@@ -566,7 +575,20 @@ def _store_pieces(name: str, sql_type: SqlType, collation: str) -> str:
         )
     if kind == "rowversion":
         return f"{column} := int8send(nextval('sim.rowversion'));"
+    if kind in _CHECKED:
+        return f"{column} := {_CHECKED[kind]}({column}::text);"
+    if kind == "vector":
+        return f"perform sim.check_vector({column}::text, {sql_type.length});"
     return ""
+
+
+# Functions that check a value, and return it as it is stored.
+_CHECKED = {
+    "xml": "sim.store_xml",
+    "json": "sim.store_json",
+    "hierarchyid": "simfn.ms_hierarchyid",
+    "sql_variant": "sim.store_variant",
+}
 
 
 def _key_bytes(name: str, sql_type: SqlType) -> tuple[int, str]:
@@ -609,8 +631,11 @@ def _key_checks(database: Database, number: int) -> list[str]:
     return checks
 
 
-def normalise(database: Database, number: int) -> None:
-    """Give a table the trigger that stores values as SQL Server does."""
+def normalise(database: Database, number: int) -> bool:
+    """Give a table the trigger that stores values as SQL Server does.
+
+    Returns whether a row may be too long.
+    """
     found = database.rows(
         "select a.attname, t.typname, coalesce(c.collation_name, '') from pg_attribute a "
         "join pg_type t on t.oid = a.atttypid "
@@ -620,13 +645,16 @@ def normalise(database: Database, number: int) -> None:
     )
     pieces = [_store_pieces(str(n), parse_type(str(t)), str(c)) for n, t, c in found]
     pieces += _key_checks(database, number)
+    row_check = row_size.check_of(database, number)
+    pieces += row_check
     body = " ".join(piece for piece in pieces if piece)
     database.rows(f"select sim.drop_normaliser({number})")
     if not body:
-        return
+        return False
     function = f'sim."norm${number}"()'
     text = f"begin {body} return new; end"
     database.rows(
         f"create or replace function {function} returns trigger language plpgsql as {literal(text)}"
     )
     database.rows(f"select sim.add_normaliser({number})")
+    return bool(row_check)

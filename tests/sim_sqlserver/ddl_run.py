@@ -47,6 +47,8 @@ def run(session: Session, statement: Statement) -> None:
             _create(session, reader, statement)
         session.has_ddl = True
         session.database.names_changed()
+    if words[1] == "TABLE" and words[0] != "CREATE":
+        session.database.note_altered(statement.text)
     if not session.trancount:
         session.database.names_changed()
         session.has_ddl = False
@@ -312,6 +314,8 @@ def _drop(session: Session, reader: Reader) -> None:
         "INDEX": _drop_index, "TRIGGER": triggers.drop,
     }  # fmt: skip
     if kind not in drops:
+        if kind == "LOGIN":
+            session.server.logins.pop(reader.identifier(), None)
         if kind in ("LOGIN", "USER", "ROLE", "STATISTICS", "PROCEDURE", "FUNCTION"):
             return
         raise SqlError(102, f"The simulator does not know DROP {kind}.", severity=15)

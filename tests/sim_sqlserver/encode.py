@@ -14,6 +14,7 @@ Encoder = Callable[[bytes | None], bytes]
 _PG_EPOCH = 730_119  # days from 0001-01-01 to 2000-01-01
 _DAYS_1900 = 693_595  # days from 0001-01-01 to 1900-01-01
 _DAY_US = 86_400_000_000
+_NEW = ("json", "vector")
 _NULL1 = b"\0"
 _NULL2 = b"\xff\xff"
 _NULL_PLP = b"\xff" * 8
@@ -235,7 +236,7 @@ def _uuids(value: bytes | None) -> bytes:
 
 def _transcoder(sql_type: SqlType) -> Callable[[bytes], bytes]:
     name = sql_type.name
-    if name in ("nvarchar", "nchar", "ntext", "sysname", "xml", "sql_variant"):
+    if name in ("nvarchar", "nchar", "ntext", "sysname", "xml", "sql_variant", *_NEW):
         return lambda value: value.decode().encode("utf-16-le")
     if name in ("varchar", "char", "text"):
         if is_utf8(sql_type.collation):
@@ -256,11 +257,24 @@ def _large(convert: Callable[[bytes], bytes]) -> Encoder:
     return encode
 
 
+_VARIANT_INTEGERS = {
+    "tinyint": (0x30, 1),
+    "smallint": (0x34, 2),
+    "int": (0x38, 4),
+    "bigint": (0x7F, 8),
+}
+
+
 def _variant(convert: Callable[[bytes], bytes]) -> Encoder:
     def encode(value: bytes | None) -> bytes:
         if value is None:
             return b"\0\0\0\0"
-        data = convert(value)
+        kind, _, text = value.decode().removeprefix("\x01").rpartition("\x01")
+        if kind in _VARIANT_INTEGERS:
+            token, size = _VARIANT_INTEGERS[kind]
+            number = int(text).to_bytes(size, "little", signed=size > 1)
+            return struct.pack("<I", size + 2) + bytes((token, 0)) + number
+        data = convert(text.encode())
         properties = bytes.fromhex("0904d00034") + struct.pack("<H", len(data))
         return struct.pack("<I", len(data) + 9) + b"\xe7\x07" + properties + data
 
@@ -275,7 +289,7 @@ def _strings(sql_type: SqlType) -> Encoder:
     if name == "sql_variant":
         return _variant(convert)
 
-    if sql_type.length == MAX or name in ("xml", "geometry", "geography", "hierarchyid"):
+    if sql_type.length == MAX or name in ("xml", "geometry", "geography", "hierarchyid", *_NEW):
 
         def plp(value: bytes | None) -> bytes:
             if value is None:

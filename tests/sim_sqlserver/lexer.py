@@ -116,6 +116,7 @@ class Try:
 
 Node = Statement | Block | If | While | Try
 
+_RIGHTS = ("GRANT", "DENY", "REVOKE")
 _STARTERS = frozenset(
     [
         "SELECT",
@@ -314,6 +315,8 @@ class _Scan:
         """Return whether a token begins the next statement."""
         word = token.upper
         if self.depth or self.cases or word not in _STARTERS or self.before == ".":
+            return False
+        if self.head in _RIGHTS and self.before in (*_RIGHTS, ","):
             return False
         if word in ("SELECT", "EXEC", "EXECUTE"):
             is_part = self.before in ("UNION", "ALL", "EXCEPT", "INTERSECT", "FOR", "WITH")

@@ -18,6 +18,7 @@ _FIXED_LENGTH = {
 _VARIABLE = {"varbinary": 0xA5, "binary": 0xAD, "varchar": 0xA7, "char": 0xAF, "nvarchar": 0xE7}
 _VARIABLE["nchar"] = 0xEF
 _SCALED = {"time": 0x29, "datetime2": 0x2A, "datetimeoffset": 0x2B}
+_WITHOUT_SIZE = {"date": b"\x28", "xml": b"\xf1\x00"}
 _CLR = {"geometry", "geography", "hierarchyid"}
 # Flags of a collation: bits 20 and up of its first four bytes.
 _LATIN = 0x0409
@@ -71,14 +72,14 @@ def type_info(sql_type: SqlType) -> bytes:
     if name in ("decimal", "numeric"):
         token = 0x6A if name == "decimal" else 0x6C
         return bytes((token, decimal_bytes(sql_type.precision), sql_type.precision, sql_type.scale))
-    if name == "date":
-        return b"\x28"
+    if name in _WITHOUT_SIZE:
+        return _WITHOUT_SIZE[name]
     if name in _SCALED:
         return bytes((_SCALED[name], sql_type.scale))
     if name == "rowversion":
         return b"\xad" + struct.pack("<H", 8)
-    if name == "xml":
-        return b"\xf1\x00"
+    if name in ("json", "vector"):  # as clients see them that do not know the type
+        return b"\xe7\xff\xff" + collation_bytes("")
     if name in _CLR:
         return b"\xa5\xff\xff"
     collation = collation_bytes(sql_type.collation)

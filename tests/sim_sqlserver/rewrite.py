@@ -104,8 +104,26 @@ FUNCTIONS = frozenset(
         "XACT_STATE",
         "CURRENT_TIMEZONE",
         "RAND",
+        "SQL_VARIANT_PROPERTY",
     ]
 )
+# Methods of types that are classes of .NET, each a function of its own.
+METHODS = {
+    "TOSTRING": "ms_to_string",
+    "STSRID": "ms_srid",
+    "ASBINARYZM": "ms_wkb",
+    "STASBINARY": "ms_wkb",
+    "STASTEXT": "ms_wkt",
+}
+STATIC_METHODS = {
+    ("HIERARCHYID", "PARSE"): "ms_hierarchyid",
+    ("GEOMETRY", "STGEOMFROMWKB"): "ms_geometry_of_wkb",
+    ("GEOGRAPHY", "STGEOMFROMWKB"): "ms_geography_of_wkb",
+    ("GEOMETRY", "STGEOMFROMTEXT"): "ms_geometry_of_text",
+    ("GEOGRAPHY", "STGEOMFROMTEXT"): "ms_geography_of_text",
+    ("GEOMETRY", "POINT"): "ms_geometry_point",
+    ("GEOGRAPHY", "POINT"): "ms_geography_point",
+}
 _DATE_PARTS = frozenset({"DATEADD", "DATEDIFF", "DATEDIFF_BIG", "DATEPART"})
 _HINTS = frozenset(
     [
@@ -202,6 +220,11 @@ class _Preparation:
             elif word == "OPTION" and following == "(":
                 self.at = self._close(self.at + 1) + 1
                 continue
+            elif following == "::" and self._static_method():
+                continue
+            elif token.text == "." and following.upper() in METHODS:
+                self._method(METHODS[following.upper()])
+                continue
             elif word == "TOP" and before.upper() in ("DELETE", "UPDATE", "INSERT"):
                 self._top()
                 continue
@@ -227,10 +250,33 @@ class _Preparation:
             self.out.append(f"[ms${kind}${name}]")
         elif word == "CURRENT_TIMESTAMP":
             self.out.append("ms_current_timestamp()")
+        elif token.kind == "hex" and token.text.lower() == "0x":
+            self.out.append("ms_cast('', 'varbinary')")
         elif token.text == "!=":
             self.out.append("<>")
         else:
             self.out.append(token.text)
+
+    def _static_method(self) -> bool:
+        """Add the function that stands for a method of a type: type::method(..)."""
+        method = self.tokens[self.at + 2].upper if self.at + 2 < len(self.tokens) else ""
+        found = STATIC_METHODS.get((self.tokens[self.at].upper, method))
+        if found is None:
+            said = f"Could not find method '{method}' for type '{self.tokens[self.at].text}'."
+            raise SqlError(6506, said)
+        self.out.append(found)
+        self.at += 3
+        return True
+
+    def _method(self, name: str) -> None:
+        """Add the function that stands for a method or property of the value before it."""
+        value = [self.out.pop()]
+        while len(self.out) > 1 and self.out[-1] == ".":
+            value = [self.out.pop(-2), self.out.pop(), *value]
+        self.out.append(f"{name}({_join(value)})")
+        self.at += 2
+        if [token.text for token in self.tokens[self.at : self.at + 2]] == ["(", ")"]:
+            self.at += 2
 
     def _close(self, opening: int) -> int:
         depth = 0

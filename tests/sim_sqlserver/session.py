@@ -98,7 +98,8 @@ class Session:
         self.return_status = 0
         self.transaction_number = 0
         self.app = self.host = self.running = ""
-        self.is_read_only = False
+        self.is_read_only = self._is_snapshot = False
+        self._altered_before = 0
         self._has_savepoint = False
         self.outputs: list[tuple[int, str, SqlType, Any]] = []
         self._prepared: dict[int, tuple[str, str]] = {}
@@ -395,6 +396,8 @@ class Session:
             isolation = names.get(level, "read committed")
             if self.is_read_only:
                 isolation = "repeatable read"
+            self._is_snapshot = isolation == "repeatable read"
+            self._altered_before = self.database.altered_count
             self.backend.run(f"begin isolation level {isolation}")
             self._has_savepoint = False
             self.transaction_number = self.server.next_transaction()
@@ -541,6 +544,8 @@ class Session:
         done = self.rewritten(text)
         if done.kind == "select":
             self.database.check_read(self)
+            if self.trancount and self._is_snapshot:
+                self.database.check_snapshot(text, self._altered_before)
         values.check_change(self, done)
         sql = self.fill(values.with_columns(self, done))
         if done.targets:
@@ -556,6 +561,9 @@ class Session:
             values.take_locks(self, done)
             rows = self._send(done, values.with_row_locks(done, sql))
             values.after_change(self, done)
+        if self.trancount and self._is_snapshot and not writes and not done.locks:
+            # A snapshot keeps no lock on what it has read, which PostgreSQL would.
+            self.backend.run("rollback to savepoint sim$statement")
         self.rowcount = rows
         assert self.reply is not None
         if done.kind != "select" and self._is_on("nocount"):

@@ -24,7 +24,7 @@ _PRECISIONS = {
 _LENGTHS = {
     "nvarchar": 8000, "nchar": 8000, "varchar": 8000, "char": 8000, "binary": 8000,
     "varbinary": 8000, "decimal": 17, "numeric": 17, "time": 5, "datetime2": 8,
-    "datetimeoffset": 10, "timestamp": 8,
+    "datetimeoffset": 10, "timestamp": 8, "vector": 8,
 }  # fmt: skip
 
 
@@ -67,6 +67,7 @@ def make_template(dsn: str) -> None:
         connection.execute(create.format(name))
         with psycopg.connect(dsn, dbname=TEMPLATE, autocommit=True) as inside:
             prepare(inside)
+            inside.execute("drop schema public")  # SQL Server has none: a client may create it
         connection.execute(sql.SQL("alter database {} is_template true").format(name))
 
 

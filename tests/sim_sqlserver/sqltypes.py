@@ -42,7 +42,7 @@ class SqlType:
             return f"{self.name}({self.precision},{self.scale})"
         if self.name in ("datetime2", "datetimeoffset", "time"):
             return f"{self.name}({self.scale})"
-        if self.name in TEXTS | BINARIES:
+        if self.name in TEXTS | BINARIES | {"vector"}:
             return f"{self.name}({'max' if self.length == MAX else self.length})"
         return self.name
 
@@ -61,6 +61,8 @@ class SqlType:
         """`max_length` of sys.columns."""
         if self.length == MAX:
             return -1
+        if self.name == "vector":
+            return 8 + 4 * self.length
         if self.name in ("nvarchar", "nchar"):
             return self.length * 2
         if self.name in TEXTS | BINARIES:
@@ -75,12 +77,13 @@ class SqlType:
 
 TEXTS = frozenset({"varchar", "nvarchar", "char", "nchar"})
 BINARIES = frozenset({"varbinary", "binary"})
-LARGE = frozenset({"text", "ntext", "image", "xml"})
+LARGE = frozenset({"text", "ntext", "image", "xml", "json", "geometry", "geography"})
 FIXED_LENGTHS = {
     "bit": 1, "tinyint": 1, "smallint": 2, "int": 4, "bigint": 8, "float": 8, "real": 4,
     "money": 8, "smallmoney": 4, "date": 3, "datetime": 8, "smalldatetime": 4,
     "uniqueidentifier": 16, "rowversion": 8, "xml": -1, "text": 16, "ntext": 16, "image": 16,
     "sql_variant": 8016, "geometry": -1, "geography": -1, "hierarchyid": 892, "sysname": 256,
+    "json": -1,
 }  # fmt: skip
 # Number of the system type in sys.types: system_type_id, user_type_id.
 NUMBERS = {
@@ -93,6 +96,7 @@ NUMBERS = {
     "geometry": (240, 129), "geography": (240, 130), "varbinary": (165, 165),
     "varchar": (167, 167), "binary": (173, 173), "char": (175, 175), "timestamp": (189, 189),
     "nvarchar": (231, 231), "nchar": (239, 239), "xml": (241, 241), "sysname": (231, 256),
+    "json": (244, 244), "vector": (255, 255),
 }  # fmt: skip
 _ALIASES = {
     "integer": "int", "dec": "decimal", "timestamp": "rowversion", "national text": "ntext",
@@ -130,6 +134,8 @@ def parse_type(text: str, *, is_cast: bool = False) -> SqlType:
         return SqlType(name, precision=int(first or 18), scale=int(second or 0))
     if name in ("datetime2", "datetimeoffset", "time"):
         return SqlType(name, scale=7 if first is None else int(first))
+    if name == "vector" and first:
+        return SqlType(name, length=int(first))
     if name == "float":
         return SqlType("real" if int(first or 53) <= 24 else "float")
     if name not in FIXED_LENGTHS:
@@ -170,6 +176,8 @@ def domain_of(sql_type: SqlType) -> tuple[str, str]:
         return "bpchar", "" if length == MAX else f"char_length(value) <= {length}"
     if name in BINARIES:
         return "bytea", "" if length == MAX else f"octet_length(value) <= {length}"
+    if name == "vector":
+        return "bpchar", ""
     if name == "time":
         return ("bpchar", "") if sql_type.scale == 7 else (f"time({sql_type.scale})", "")
     if name == "datetime2":
@@ -201,7 +209,8 @@ _DOMAINS = {
     "sql_variant": ("bpchar", ""),
     "geometry": ("bytea", ""),
     "geography": ("bytea", ""),
-    "hierarchyid": ("bytea", ""),
+    "hierarchyid": ("bpchar", ""),
+    "json": ("bpchar", ""),
 }
 
 

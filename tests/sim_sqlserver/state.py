@@ -6,7 +6,6 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 SYSTEM_DATABASES = frozenset({"", "master", "tempdb", "msdb", "model"})
 REWRITTEN_MAX = 4000
-TESTS = "tests"  # login with the rights of sa, whose texts are neither recorded nor refused
+TESTS = "tests"  # login with the rights of sa; texts of tests... are not recorded nor refused
 
 
 class DatabaseState:
@@ -40,6 +39,7 @@ class DatabaseState:
         name: PostgreSQL's name of the database.
         has_cdc: Whether change data capture is enabled.
         has_snapshots: Whether snapshot isolation is allowed.
+        altered: Tables that DDL has changed, with the number of the change.
     """
 
     def __init__(self, server: ServerState, name: str) -> None:
@@ -47,6 +47,8 @@ class DatabaseState:
         self.names = NameBook()
         self.types = ColumnTypes()
         self.domains: set[str] = set()
+        self.altered: dict[str, int] = {}
+        self.altered_count = 0
         self.has_cdc = self.has_snapshots = False
         self._rewritten: dict[tuple[str, int], Rewritten] = {}
         self._columns: dict[tuple[str, int], tuple[int, list[Column]]] = {}
@@ -75,6 +77,28 @@ class DatabaseState:
         with self._lock:
             self._rewritten.clear()
             self._columns.clear()
+
+    def note_altered(self, statement: str) -> None:
+        """Note a table that DDL has changed: older snapshots cannot read it any more."""
+        tokens = tokenize(statement)[2:]
+        words = [t.identifier.lower() for t in tokens if t.kind in ("word", "name")]
+        name = next((w for w in words if w not in ("if", "exists", "dbo")), "")
+        self.altered_count += 1
+        self.altered[name] = self.altered_count
+
+    def check_snapshot(self, text: str, since: int) -> None:
+        """Raise SqlError 3961 if a query names a table that was altered after its snapshot.
+
+        Args:
+            text: T-SQL.
+            since: Number of alterations when the snapshot began.
+        """
+        later = {name for name, number in self.altered.items() if number > since}
+        if later and later & _tables_of(text):
+            said = f"Snapshot isolation transaction failed in database '{self.name}' because the "
+            said += "object accessed by the statement has been modified by a DDL statement in "
+            said += "another concurrent transaction since the start of this transaction."
+            raise SqlError(3961, said)
 
     def add_domain(self, name: str, statement: str) -> None:
         """Create a domain outside of any transaction."""
@@ -236,6 +260,17 @@ class DatabaseState:
             session.rows(f"select sim.note_ddl(to_regclass({shown}), {literal(text)})")
 
 
+def _tables_of(text: str) -> set[str]:
+    """Return the names of a query's tables, in lower case and without their schemas."""
+    tokens = tokenize(text)
+    found = set()
+    for before, token, after in zip(tokens, tokens[1:], (*tokens[2:], None), strict=False):
+        begins = before.text == "." or before.upper in ("FROM", "JOIN")
+        if begins and (after is None or after.text != "."):
+            found.add(token.identifier.lower())
+    return found
+
+
 class ServerState:
     """State of the server.
 
@@ -243,11 +278,10 @@ class ServerState:
         dsn: PostgreSQL server.
         logins: Passwords by login.
         sessions: Running sessions by number.
+        texts: Texts that clients other than tests may send.
     """
 
-    def __init__(
-        self, dsn: str, password: str, *, strict: Path | None = None, record: Path | None = None
-    ) -> None:
+    def __init__(self, dsn: str, password: str, texts: KnownTexts) -> None:
         self.dsn = dsn
         self.logins = {"sa": password, TESTS: password}
         self.sessions: dict[int, Session] = {}
@@ -255,7 +289,7 @@ class ServerState:
         self._lock = threading.RLock()
         self._spids = itertools.count(51)
         self._transactions = itertools.count(1)
-        self.texts = KnownTexts(strict, record)
+        self.texts = texts
         self._failures: list[list[Any]] = []
         self.closers: dict[int, Callable[[], None]] = {}
 
@@ -307,7 +341,7 @@ class ServerState:
 
     def check_text(self, session: Session, text: str) -> None:
         """Record a text of a client; raises SqlError 50001 if it must be known and is not."""
-        if session.login != TESTS:
+        if not session.login.startswith(TESTS):
             self.texts.check(text)
 
     def use(self, session: Session, name: str) -> None:

@@ -152,7 +152,9 @@ def after_change(session: Session, done: Rewritten) -> None:
 
 
 def take_locks(session: Session, done: Rewritten) -> None:
-    """Lock the tables that hints lock."""
+    """Lock the tables that hints lock; a readable secondary ignores them."""
+    if session.is_read_only:
+        return
     for name, hints in done.locks:
         mode = ""
         if "TABLOCKX" in hints or ({"TABLOCK", "XLOCK"} <= hints):

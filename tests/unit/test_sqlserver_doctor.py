@@ -56,7 +56,7 @@ class Examined:
                 capture_checks.AGE: [],
                 capture_checks.TEXT_SIZE: [(-1,)],
                 capture_checks.LOG_HELD: [("NOTHING", 1.5)],
-                table_checks.SNAPSHOTS: [(1, False, "Latin1_General_CI_AS")],
+                probe.SNAPSHOTS: [(1, True, "Latin1_General_CI_AS")],
                 table_checks.COLUMNSTORES: [],
                 table_checks.COLLATIONS: [(1000, "name", "Latin1_General_CI_AS")],
                 table_checks.HIDDEN: [],
@@ -148,7 +148,7 @@ def gate(case: Examined) -> None:
 
 def forbid_snapshots(case: Examined) -> None:
     """Forbid snapshot isolation."""
-    case.server.answers[table_checks.SNAPSHOTS] = [(0, True, "Latin1_General_CI_AS")]
+    case.server.answers[probe.SNAPSHOTS] = [(0, True, "Latin1_General_CI_AS")]
 
 
 def limit_text(case: Examined) -> None:
@@ -222,6 +222,13 @@ def go_back(case: Examined) -> None:
     case.known = KnownTables(tables=case.known.tables, newest="00000027:00009000:0001")
 
 
+def replace_database(case: Examined) -> None:
+    """Let another database have the name."""
+    case.remember()
+    assert case.known is not None
+    case.known = KnownTables(tables=case.known.tables, database="another")
+
+
 def add_column(case: Examined) -> None:
     """Add a column that is not captured."""
     case.table.columns.append(FakeColumn("phone", "varchar(20)", 9))
@@ -273,6 +280,7 @@ def begin_late(case: Examined) -> None:
         (deny_changes, "MS014", Severity.ERROR, "GRANT SELECT ON SCHEMA::[cdc] TO [app];"),
         (lose, "MS015", Severity.ERROR, "penstock reset --target"),
         (go_back, "MS015", Severity.ERROR, "penstock reset --target"),
+        (replace_database, "MS040", Severity.ERROR, "penstock reset --target"),
         (add_column, "MS016", Severity.WARNING, "@capture_instance = N'dbo_t_2';"),
         (lose_key, "MS017", Severity.WARNING, "PRIMARY KEY"),
         (begin_early, "MS041", Severity.ERROR, "startLsn = "),
@@ -333,10 +341,55 @@ def test_a_second_instance_that_lacks_a_column_replaces_the_first(
     assert "@capture_instance = N'dbo_t_3';" in finding.command
 
 
-def test_rights_at_the_target() -> None:
-    """The target's user has to create tables, and the schema wirekite."""
+@pytest.mark.parametrize(
+    ("version", "edition", "engine", "severity"),
+    [
+        ("12.0.6024.0", "Enterprise Edition", 3, Severity.ERROR),
+        ("13.0.4001.0", "Standard Edition", 2, None),
+        ("17.0.1000.7", "Enterprise Developer Edition", 3, None),
+        ("18.0.1.0", "Enterprise Edition", 3, Severity.WARNING),
+        ("16.0.1000.6", "Express Edition (64-bit)", 4, Severity.ERROR),
+        ("16.0.1000.6", "Web Edition (64-bit)", 2, Severity.ERROR),
+        ("12.0.2000.8", "SQL Azure", 5, None),
+        ("12.0.2000.8", "SQL Azure", 8, None),
+    ],
+)
+def test_versions_and_editions(
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    edition: str,
+    engine: int,
+    severity: Severity | None,
+) -> None:
+    """Azure's services say 12, whatever they run; Express and Web capture nothing."""
     case = Examined()
-    case.server.answers[target_checks.RIGHTS] = [(1, 0)]
+    case.server.answers[probe.SERVER] = [(version, edition, engine, "shop", "app", "app")]
+    found = [one.severity for one in case.look(monkeypatch, "MS013")]
+    assert found == ([] if severity is None else [severity])
+
+
+@pytest.mark.parametrize("has_versions", [True, False])
+def test_snapshots_of_the_source_are_advised(
+    monkeypatch: pytest.MonkeyPatch, has_versions: bool
+) -> None:
+    """Row versions of READ COMMITTED are not one moment; readers do not wait with them."""
+    case = Examined()
+    case.server.answers[probe.SNAPSHOTS] = [(0, has_versions, "Latin1_General_CI_AS")]
+    (finding,) = case.look(monkeypatch, "MS008")
+    assert ("readers wait for writers" in finding.why) is not has_versions
+
+
+def test_row_versions_are_advised_at_the_target() -> None:
+    """Without them queries wait while a batch is applied."""
+    case = Examined()
+    case.server.answers[probe.SNAPSHOTS] = [(1, False, "Latin1_General_CI_AS")]
+    (finding,) = look_at_target(case)
+    assert (finding.code, finding.severity) == ("MS018", Severity.INFO)
+    assert finding.command.startswith("ALTER DATABASE [shop] SET READ_COMMITTED_SNAPSHOT ON")
+
+
+def look_at_target(case: Examined) -> list[Finding]:
+    """Do the target's checks."""
     found = SQLServerProbe(
         side=Side.TARGET,
         url="sqlserver://u:p@h/shop",
@@ -344,7 +397,14 @@ def test_rights_at_the_target() -> None:
     )
     looked = Looked()
     looked.look(TARGET_CHECKS, found, typed=server_errors)
-    assert [one.command for one in looked.findings] == ["GRANT CREATE SCHEMA TO [app];"]
+    return looked.findings
+
+
+def test_rights_at_the_target() -> None:
+    """The target's user has to create tables, and the schema wirekite."""
+    case = Examined()
+    case.server.answers[target_checks.RIGHTS] = [(1, 0)]
+    assert [one.command for one in look_at_target(case)] == ["GRANT CREATE SCHEMA TO [app];"]
 
 
 def test_checks_of_a_new_table_exist() -> None:

@@ -269,7 +269,7 @@ def test_recorded_checks_of_positions(record: dict[str, Any]) -> None:
         return
     log.follow()
     assert log.runs == []
-    asked = [sql for sql, _ in server.sent]
+    asked = [sql for sql, _ in server.sent if sql != statements.GUID]
     if kind == "idle":
         # The scan of the log tells whether the log's end may move past the newest commit.
         assert asked == [statements.NEWEST, statements.LAST_SCAN]

@@ -12,8 +12,9 @@ from unittest.mock import patch
 
 import pytest
 
+from harness.servers.change_case import Case, row_of
 from harness.servers.change_table_log import LACKING, ChangeLog, Seen
-from harness.servers.change_tables import ChangeServer, FakeColumn, FakeTable, lsn
+from harness.servers.change_tables import ChangeServer, FakeColumn, lsn
 from harness.servers.change_writer import ChangeWriter
 from penstock.engines.sqlserver.connect import server_error
 from penstock.engines.sqlserver.errors import (
@@ -29,39 +30,6 @@ from penstock.engines.sqlserver.source import statements
 from penstock.engines.sqlserver.source.caught_up import CaughtUp
 from penstock.host.errors import StatementInterrupted, safe_to_retry
 from penstock.model import MarkerKind
-
-COLUMNS = [("id", "int"), ("name", "nvarchar(20)"), ("body", "nvarchar(max)")]
-
-
-class Case:
-    """A server with one captured table, its writer, and a log that has read nothing yet."""
-
-    def __init__(self, **log: Any) -> None:
-        self.server = ChangeServer()
-        self.table = self.server.add_table("t", COLUMNS)
-        self.writer = ChangeWriter(self.server)
-        self.instance = self.server.capture(self.table, start=self.writer.next_lsn())
-        self.begin = self.writer.idle()
-        self.log = ChangeLog(self.server, begin=self.begin, **log)
-
-    def insert(self, *ids: int, table: FakeTable | None = None) -> list[Seen]:
-        """Commit a transaction that inserts rows."""
-        transaction = self.writer.begin()
-        for number in ids:
-            transaction.insert(table or self.table, row_of(number))
-        return transaction.commit()
-
-    def add_table(self, name: str) -> FakeTable:
-        """Create and capture another table."""
-        table = self.server.add_table(name, COLUMNS)
-        self.server.capture(table, start=self.writer.next_lsn())
-        return table
-
-
-def row_of(number: int, **values: Any) -> dict[str, Any]:
-    """Return a row of the table."""
-    return {"id": number, "name": f"n{number}", "body": None, **values}
-
 
 # --- order and pairs ------------------------------------------------------------------------------
 

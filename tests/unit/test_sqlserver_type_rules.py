@@ -30,7 +30,9 @@ from penstock.codec.types import (
     target_names,
 )
 from penstock.codec.types.prepare import ValueRefused
-from penstock.model import ColumnDefinition, TableDefinition, TableName
+from penstock.engines.sqlserver.target.layout import MergeLayout
+from penstock.model import Column, ColumnDefinition, Relation, TableDefinition, TableName
+from penstock.ports.target import ShapeNotApplicable
 
 POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
 MYSQL = Server(engine=Engine.MYSQL, version=(8, 4, 0))
@@ -332,15 +334,36 @@ def test_names_in_sql_server() -> None:
         target_names([TableName("dbo", "T"), TableName("dbo", "t")], {}, rules)
 
 
-def test_a_table_with_too_many_columns() -> None:
-    """SQL Server has at most 1,024 columns."""
-    columns = tuple(
-        ColumnDefinition(name=f"c{n}", type_text="integer", type_oid=0, typmod=-1, neutral="int32")
-        for n in range(1025)
-    )
-    table = TableDefinition(name=TableName("public", "wide"), source_id=1, columns=columns)
-    found = map_table(table, POSTGRES, SQLSERVER)
-    assert "at most 1024 columns, this table 1025" in found["c0"].refused
+@pytest.mark.parametrize(("key", "most"), [((), 1022), (("c0",), 1020), (("c0", "c1", "c2"), 1018)])
+@pytest.mark.parametrize("source", [POSTGRES, SQLSERVER], ids=str)
+def test_a_table_with_too_many_columns(source: Server, key: tuple[str, ...], most: int) -> None:
+    """A plan refuses a table whose merge table would have more than 1,024 columns, and no other."""
+    type_text = "int" if source.engine is Engine.SQLSERVER else "integer"
+
+    def plan(count: int) -> str:
+        columns = tuple(
+            ColumnDefinition(
+                name=f"c{n}", type_text=type_text, type_oid=0, typmod=-1, neutral="int32"
+            )
+            for n in range(count)
+        )
+        table = TableDefinition(
+            name=TableName("dbo", "wide"), source_id=1, columns=columns, primary_key=key,
+            identity_columns=key,
+        )  # fmt: skip
+        return map_table(table, source, SQLSERVER)["c0"].refused
+
+    assert plan(most) == ""
+    assert f"at most 1,024 columns; this one has {most + 1:,}" in plan(most + 1)
+    listed = [Column(name=f"c{n}", source_type=type_text, neutral="int32") for n in range(most + 1)]
+    places = tuple(range(len(key)))
+    shapes = [
+        Relation(schema="dbo", name="wide", columns=tuple(some), key=places)
+        for some in (listed[:-1], listed)
+    ]
+    assert len(MergeLayout(shapes[0]).sql_columns) == 1024
+    with pytest.raises(ShapeNotApplicable, match="at most 1,024"):
+        MergeLayout(shapes[1])
 
 
 def test_keys_share_their_room() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +71,11 @@ def table_ls(file: Path, as_json: bool, verbose: bool) -> None:
 
 
 @table.command("add")
+@click.option("--enable", is_flag=True, help="let the source record the table's changes first")
 @take_names
-def table_add(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
+def table_add(
+    file: Path, names: tuple[str, ...], enable: bool, as_json: bool, verbose: bool
+) -> None:
     """Capture one more table: its rows are copied, then its changes followed.
 
     On PostgreSQL the publication is altered. A missing target table is created; one that holds
@@ -79,13 +83,16 @@ def table_add(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) 
     beside the stream; changes after that moment wait in the log meanwhile and are applied after it,
     in their order. The file's [source] tables need not be changed.
 
+    Some sources record the changes of enabled tables only. There --enable first enables the table,
+    with the rights of the user in the source's URL.
+
     \b
     Example:     penstock table add shop.toml public.coupon
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.tables.table_commands import add
 
-    _request(file, names, as_json, verbose, add, "is being added")
+    _request(file, names, as_json, verbose, partial(add, enables=enable), "is being added")
 
 
 @table.command("remove")

@@ -1,6 +1,6 @@
 """A bank's pipeline as two processes that may be killed, on two servers that may crash.
 
-Each server is of the kind `postgres`, `mysql` or `mariadb`.
+Each server is of the kind `postgres`, `mysql`, `mariadb` or `sqlserver`.
 
 `BankPipeline` sets it all up, has a reader check the copy's books at every moment, and in the end
 lets the pipeline finish and compares. Not here: the choice of kills (`soak.py`, tests/faults).
@@ -27,6 +27,7 @@ from harness.pipelines.bank import Bank, Reader, differences
 from harness.pipelines.bank_engines import MYSQL, dialect_of
 from harness.pipelines.pipeline import write_pipeline
 from harness.servers.mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
+from harness.servers.sqlserver_embedded import EmbeddedSQLServer
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from plugins.mysql import GTID_SETTINGS, KINDS, MySQLServer, kinds
 
@@ -37,7 +38,7 @@ READY_TIMEOUT_S = 120.0
 SEGMENTS_TIMEOUT_S = 400.0
 POLL_S = 0.03
 # A signal during startup, before there is a handler, simply ends the process.
-POSTGRES = "postgres"
+POSTGRES, SQLSERVER = "postgres", "sqlserver"
 # Commits survive the end of the server's process, but not a power cut.
 CRASH_SAFE = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "ON"}
 COPY = "copy"
@@ -136,7 +137,7 @@ class Half:
     @property
     def error(self) -> dict[str, Any]:
         """Last typed error that it printed; empty if its last output is something else."""
-        lines = self.read_output().strip().splitlines()
+        lines = self._log.read_text(errors="replace").strip().splitlines()
         try:
             found = json.loads(lines[-1]) if lines else {}
         except ValueError:
@@ -148,7 +149,7 @@ class Half:
         return self._log.read_text(errors="replace")[-4000:]
 
 
-AnyServer = EmbeddedPostgres | EmbeddedMySQL | EmbeddedMariaDB
+AnyServer = EmbeddedPostgres | EmbeddedMySQL | EmbeddedMariaDB | EmbeddedSQLServer
 
 
 def make_server(
@@ -160,6 +161,8 @@ def make_server(
     """
     if kind == POSTGRES:
         return EmbeddedPostgres(major=major, settings=settings)
+    if kind == SQLSERVER:
+        return EmbeddedSQLServer()
     every = {**GTID_SETTINGS[kind], **CRASH_SAFE, **(settings or {})}
     return KINDS[kind](settings=every, basedir=kinds().get(kind))
 
@@ -172,6 +175,8 @@ def make_database(server: AnyServer, name: str, host: str = LOOPBACK) -> str:
     """
     if isinstance(server, EmbeddedPostgres):
         url = server.url("postgres")
+    elif isinstance(server, EmbeddedSQLServer):
+        return server.make_database(name)
     else:
         MySQLServer(server).execute(f"create database `{name}`")
         url = server.url(name)
@@ -242,8 +247,13 @@ class BankPipeline:
             "spark": {"master": "local[2]"},
             **(sections or {}),
         }
-        if (source == POSTGRES) is not (target == POSTGRES):
+        if self._family(source) != self._family(target):
             self._sections["target.types"] = {'"*"': "error"}
+
+    @staticmethod
+    def _family(kind: str) -> str:
+        """Return the name of the engine, which MySQL and MariaDB share."""
+        return kind if kind in (POSTGRES, SQLSERVER) else "mysql"
 
     def __enter__(self) -> Self:
         """Start the servers and start the bank; the halves are not started."""

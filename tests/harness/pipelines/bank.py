@@ -36,7 +36,7 @@ BOOKS = """
 
 # Tables with equal rows are equal, in any order.
 CONTENTS = {
-    "account": "select id, owner, balance, md5(story) from account",
+    "account": "select id, owner, balance, {digest} from account",
     "transfer": "select id, giver, taker, amount, {at} from transfer",
     "vault": "select id, amount from vault",
     "journal": "select line, amount from journal",
@@ -115,7 +115,7 @@ class Bank:
             elif roll < 0.425:
                 _fill_journal(connection, self._dialect, amount)
             elif roll < 0.427:
-                connection.execute("truncate table journal")
+                connection.execute(self._dialect.empty)
 
 
 def make(url: str, dialect: Dialect) -> None:
@@ -217,10 +217,11 @@ class Reader:
 
 def contents(url: str, namespace: str) -> dict[str, list[tuple[object, ...]]]:
     """Return every table's rows, in a fixed order."""
-    at = dialect_of(url).at
+    dialect = dialect_of(url)
+    texts = {"at": dialect.at, "digest": dialect.digest.format("story")}
     with session(url, namespace) as connection:
         return {
-            table: sorted(connection.execute(query.format(at=at)), key=repr)
+            table: sorted(connection.execute(query.format(**texts)), key=repr)
             for table, query in CONTENTS.items()
         }
 

@@ -1,18 +1,22 @@
-"""A bank's statements in PostgreSQL, MySQL and MariaDB, and sessions to run them.
+"""A bank's statements in PostgreSQL, MySQL, MariaDB and SQL Server, and sessions to run them.
 
 Not here: the bank's transactions (`harness/pipelines/bank.py`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 import psycopg
 import pymysql
+
+from penstock.engines.sqlserver.connect import driver
+from penstock.engines.sqlserver.url import SQLServerUrl
 
 ANSWER_TIMEOUT_S = 30
 
@@ -44,6 +48,8 @@ class Dialect:
     Attributes:
         fill: Statement that inserts 600 rows into journal, of (amount,).
         at: Expression of a moment's text in UTC.
+        digest: Expression of a text's MD5, of that text.
+        empty: Statement that removes all rows of journal.
     """
 
     namespace: str
@@ -51,6 +57,8 @@ class Dialect:
     delete_one: str
     fill: str
     at: str
+    digest: str = "md5({})"
+    empty: str = "truncate table journal"
     has_xa: bool = False
 
 
@@ -107,17 +115,63 @@ MYSQL = Dialect(
     at="date_format(at, '%Y-%m-%d %H:%i:%s.%f')",
     has_xa=True,
 )
+_DIGITS = "(values (0), (1), (2), (3), (4), (5), (6), (7), (8), (9))"
+_NUMBERS = (
+    f"(select a.d * 100 + b.d * 10 + c.d + 1 as i from {_DIGITS} as a (d) "
+    f"cross join {_DIGITS} as b (d) cross join {_DIGITS} as c (d)) as numbers where i <= {{}}"
+)
+_TABLES = ("account", "vault", "transfer", "journal")
+
+
+def _sqlserver_schema() -> tuple[str, ...]:
+    """Return the bank's tables, captured and readable in snapshots."""
+    account, vault, transfer, journal, *rows = _schema(
+        "varchar(max)",
+        "datetime2(6) not null default sysutcdatetime()",
+        "bigint identity",
+        _NUMBERS,
+    )
+    rows = [one.replace("repeat(concat('s', i)", "replicate(cast(concat('s', i) as varchar(max))")
+            .replace("mod(i, 10)", "i % 10") for one in rows]  # fmt: skip
+    captured = (
+        f"EXEC sys.sp_cdc_enable_table @source_schema = N'dbo', @source_name = N'{table}', "
+        "@role_name = NULL, @supports_net_changes = 0"
+        for table in _TABLES
+    )
+    return (
+        *(account, vault, transfer, journal),
+        "EXEC sys.sp_cdc_enable_db",
+        *captured,
+        "ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON",
+        *rows,
+    )
+
+
+SQLSERVER = Dialect(
+    namespace="dbo",
+    schema=_sqlserver_schema(),
+    delete_one="delete top (1) from journal",
+    fill=f"insert into journal select concat('large ', i), %s from {_NUMBERS.format('{rows}')}",
+    at="convert(varchar(26), at, 121)",
+    digest="lower(convert(varchar(32), hashbytes('MD5', cast({} as varchar(max))), 2))",
+    empty="delete from journal",  # a captured table cannot be truncated
+)
 
 
 def dialect_of(url: str) -> Dialect:
     """Return the dialect of the server that a URL names."""
-    return POSTGRES if urlsplit(url).scheme.startswith("postgres") else MYSQL
+    scheme = urlsplit(url).scheme
+    if scheme == "sqlserver":
+        return SQLSERVER
+    return POSTGRES if scheme.startswith("postgres") else MYSQL
 
 
 def open_session(url: str, namespace: str) -> Session:
     """Connect; unqualified names are of this schema. Raises ServerGone, NothingThere."""
     if dialect_of(url) is POSTGRES:
         return _PostgresSession(url, namespace)
+    if dialect_of(url) is SQLSERVER:
+        return _SQLServerSession(url, namespace)
     return _MySQLSession(url, namespace)
 
 
@@ -215,3 +269,53 @@ def _mysql_errors() -> Iterator[None]:
         raise
     except pymysql.err.InterfaceError as error:  # for a connection that is closed already
         raise ServerGone(str(error)) from error
+
+
+_IN_TRANSACTIONS = {
+    "begin": "BEGIN TRANSACTION",
+    "commit": "COMMIT TRANSACTION",
+    "rollback": "ROLLBACK TRANSACTION",
+    "savepoint before_more": "SAVE TRANSACTION before_more",
+    "rollback to savepoint before_more": "ROLLBACK TRANSACTION before_more",
+}
+_NAMES = re.compile(rf"\b(from|into|update|table)\s+({'|'.join(_TABLES)})\b")
+_ABSENT = "Base table or view not found"
+_MOD = re.compile(r"mod\(id, 7\)")
+
+
+class _SQLServerSession:
+    """A session of SQL Server. It has no search path: names are qualified in the statements."""
+
+    def __init__(self, url: str, namespace: str) -> None:
+        self._namespace = namespace
+        with _sqlserver_errors():
+            self._connection = driver().connect(
+                SQLServerUrl.parse(url).connection_string(), autocommit=True
+            )
+            self._cursor = self._connection.cursor()
+
+    def execute(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        text = _IN_TRANSACTIONS.get(sql) or _NAMES.sub(rf"\1 [{self._namespace}].\2", sql)
+        text = _MOD.sub("id % 7", text).replace("%s", "?")
+        with _sqlserver_errors():
+            self._cursor.execute(text, *values)
+            return (
+                [tuple(row) for row in self._cursor.fetchall()] if self._cursor.description else []
+            )
+
+    def close(self) -> None:
+        with suppress(driver().Error):  # the server may have ended it
+            self._connection.close()
+
+
+@contextmanager
+def _sqlserver_errors() -> Iterator[None]:
+    module = driver()
+    try:
+        yield
+    except module.Error as error:
+        if _ABSENT in str(error):
+            raise NothingThere(str(error)) from error
+        if isinstance(error, module.OperationalError | module.InterfaceError):
+            raise ServerGone(str(error)) from error
+        raise

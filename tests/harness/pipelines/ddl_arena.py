@@ -31,7 +31,10 @@ from harness.pipelines.ddl_model import FEATURES
 from harness.pipelines.ddl_script import Script, Statement, Step
 from harness.pipelines.ddl_servers import AnyServers
 from harness.pipelines.ddl_sides import MySQLSide, PostgresSide, Side, differences
-from harness.pipelines.ddl_types import POSTGRES
+from harness.pipelines.ddl_sqlserver import Error as SQLServerError
+from harness.pipelines.ddl_sqlserver import SQLServerSide
+from harness.pipelines.ddl_sqlserver_author import SQLServerAuthor
+from harness.pipelines.ddl_types import POSTGRES, SQLSERVER
 from harness.pipelines.pipeline import write_pipeline
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import followed_names
@@ -51,9 +54,10 @@ POLL_S = 0.1
 POLL_LAKE_S = 1.0  # a look reads a table's metadata
 RESTARTS_MAX = 60
 FENCE, FENCES = "fence", "fence.f"
-STATEMENT_ERRORS = (psycopg.Error, pymysql.Error)
+STATEMENT_ERRORS = (psycopg.Error, pymysql.Error, SQLServerError)
 
 Tell = Callable[[str], None]
+AnyAuthor = Author | SQLServerAuthor
 
 _numbers = itertools.count(1)
 
@@ -102,7 +106,7 @@ class Running:
     """A history in progress: from its author, or from a script that is played again."""
 
     def __init__(
-        self, number: int, source: str, given: Author | Script, is_full: bool = False
+        self, number: int, source: str, given: AnyAuthor | Script, is_full: bool = False
     ) -> None:
         """Prepare a history; is_full lets tables send complete old rows, which PostgreSQL has to be
         told.
@@ -110,7 +114,7 @@ class Running:
         self.number = number
         self.schema, self.target_schema = f"h{number}", f"t{number}"
         self._source = source
-        self._author = given if isinstance(given, Author) else None
+        self._author = None if isinstance(given, Script) else given
         self._steps: Iterator[Step] = iter(given.steps if isinstance(given, Script) else ())
         self._is_full = is_full
         self.setup = given.setup if isinstance(given, Script) else tuple(given.write_setup())
@@ -177,7 +181,8 @@ def run_step(side: Side, step: Step) -> Step:
             side.run("commit")
     except STATEMENT_ERRORS:
         side.run("rollback")
-        return Step(() if side.kind == POSTGRES else tuple(one for one in done if one.is_ddl))
+        is_undone = side.kind in (POSTGRES, SQLSERVER)
+        return Step(() if is_undone else tuple(one for one in done if one.is_ddl))
     return step
 
 
@@ -189,7 +194,7 @@ class Arena:
         servers: AnyServers,
         folder: Path,
         pair: tuple[str, str],
-        given: Sequence[Author | Script],
+        given: Sequence[AnyAuthor | Script],
         seed: int | str,
         tell: Tell = lambda _: None,
         patience_s: float = UNCHANGED_S,
@@ -254,14 +259,15 @@ class Arena:
         self._tell(f"({time.monotonic() - self._began_s:.1f} s: {what})")
 
     def _begin(self, stack: ExitStack, folder: Path) -> None:
+        if isinstance(self._source, SQLServerSide):
+            self._source.begin_capture()
         self._make_schema(self._source, FENCE)
-        self._source.run(f"create table {FENCE}.f (id int primary key)")
+        fences = f"{FENCE}.[f]" if self._pair[0] == SQLSERVER else FENCES
+        self._source.run(f"create table {fences} (id int primary key)")
         for one in self.histories:
             self._make_schema(self._source, one.schema)
             side = self._open(stack, self._pair[0], self._source_url)
-            side.run(
-                f"set search_path to {one.schema}" if side.kind == POSTGRES else f"use {one.schema}"
-            )
+            self._enter_schema(side, one.schema)
             self._sides[one.number] = side
             one.begin(side)
             if self._also:
@@ -293,6 +299,13 @@ class Arena:
         self.load.start()
         for follower in self._followers:
             follower.start()
+
+    def _enter_schema(self, side: Side, schema: str) -> None:
+        """Let a session of the source work in a history's schema."""
+        if isinstance(side, SQLServerSide):
+            side.schema, side.is_captured, side.wait_read = schema, True, self._settle
+            return
+        side.run(f"set search_path to {schema}" if side.kind == POSTGRES else f"use {schema}")
 
     def _play(self) -> None:
         is_drawn = self._dice.random() < 0.4
@@ -541,6 +554,11 @@ class Arena:
             yield lake_url(kind, self._lake_root)
             return
         server = self._servers.get(kind)
+        if kind == SQLSERVER:
+            made = server.make_database(name)
+            yield server.url(made)
+            server.drop_database(made)
+            return
         if kind == POSTGRES:
             admin = PostgresSide(server.url("postgres"))
             admin.run(f"create database {name}")
@@ -572,7 +590,7 @@ class Arena:
 
     def _clear(self) -> None:
         """Drop the databases of another arena, or of this one."""
-        for kind in set(self._pair) - {POSTGRES, *LAKES}:
+        for kind in set(self._pair) - {POSTGRES, SQLSERVER, *LAKES}:
             self._drop_databases(self._servers.get(kind))
 
     @staticmethod
@@ -584,6 +602,10 @@ class Arena:
     def _open(self, stack: ExitStack, kind: str, url: str) -> Side:
         if kind in LAKES:
             return LakeSide(kind, self._lake_root)
+        if kind == SQLSERVER:
+            opened = SQLServerSide(url)
+            stack.callback(opened.close)
+            return opened
         side: PostgresSide | MySQLSide
         side = PostgresSide(url) if kind == POSTGRES else MySQLSide(self._servers.get(kind))
         stack.callback(side.connection.close)
@@ -591,7 +613,8 @@ class Arena:
 
     @staticmethod
     def _make_schema(side: Side, name: str) -> None:
-        side.run(f"create {'schema' if side.kind == POSTGRES else 'database'} {name}")
+        is_schema = side.kind in (POSTGRES, SQLSERVER)
+        side.run(f"create {'schema' if is_schema else 'database'} {name}")
 
 
 ZERO_DATES = '"zero dates"'
@@ -599,8 +622,10 @@ ZERO_DATES = '"zero dates"'
 
 def _choose_types(pair: tuple[str, str]) -> dict[str, str]:
     """Return `[target.types]` of a pair: values that PostgreSQL lacks become NULL or text."""
-    if pair[1] in LAKES:
+    if pair[1] in LAKES and pair[0] != SQLSERVER:
         return {} if pair[0] == POSTGRES else {'"zero dates"': "null"}
+    if SQLSERVER in pair:
+        return {'"*"': "error"} | ({} if pair[0] in (POSTGRES, SQLSERVER) else {ZERO_DATES: "null"})
     if POSTGRES not in pair:
         return {}
     lost = {ZERO_DATES: "null", '"loose json"': "text"} if pair[1] == POSTGRES != pair[0] else {}
@@ -611,7 +636,7 @@ def run_histories(
     servers: AnyServers,
     folder: Path,
     pair: tuple[str, str],
-    given: Callable[[], Sequence[Author | Script]],
+    given: Callable[[], Sequence[AnyAuthor | Script]],
     seed: int | str,
     **more: Any,
 ) -> list[Outcome]:
@@ -648,6 +673,8 @@ def run_histories(
 
 def authors(
     source: str, seed: int | str, count: int, features: Sequence[str] = FEATURES
-) -> list[Author]:
+) -> list[AnyAuthor]:
     """Return the histories of a seed."""
+    if source == SQLSERVER:
+        return [SQLServerAuthor(f"{seed}.{number}") for number in range(count)]
     return [Author(source, f"{seed}.{number}", features) for number in range(count)]

@@ -25,6 +25,7 @@ import penstock.engines.iceberg
 import penstock.engines.lake
 import penstock.engines.mysql
 import penstock.engines.postgres
+import penstock.engines.sqlserver
 from harness.pipelines.ddl_lake_java import JavaPlace, connect
 from penstock.cli import main
 from penstock.control.run import load_process
@@ -33,6 +34,7 @@ from penstock.engines.lake.own_java import OwnJava
 for package in (
     penstock.engines.mysql,
     penstock.engines.postgres,
+    penstock.engines.sqlserver,
     penstock.engines.lake,
     penstock.engines.delta,
     penstock.engines.iceberg,

@@ -23,7 +23,7 @@ from pyiceberg.table import StaticTable
 
 from harness.pipelines.ddl_lake_java import DELTA, ICEBERG_2, java_of
 from harness.pipelines.ddl_sides import Facts, Row, Side, differences
-from harness.pipelines.ddl_types import POSTGRES
+from harness.pipelines.ddl_types import POSTGRES, SQLSERVER
 
 NAMESPACE = "shop"
 UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]|\A[._]")
@@ -232,6 +232,19 @@ _MYSQL_TYPES = (
     (r"timestamp", "timestamptz"),
     (r"date", "date"),
 )
+_SQLSERVER_TYPES = (
+    (r"bigint$", "int64"),
+    (r"tinyint$|smallint$|int$", "int32"),
+    (r"real$", "float32"),
+    (r"float$", "float64"),
+    (r"bit$", "bool"),
+    (r"money$", "decimal(19,4)"),
+    (r"(var)?binary", "binary"),
+    (r"datetimeoffset", "timestamptz"),
+    (r"datetime|smalldatetime", "timestamp"),
+    (r"date$", "date"),
+)
+_TYPES = {POSTGRES: _POSTGRES_TYPES, SQLSERVER: _SQLSERVER_TYPES}
 _WIDER = {
     "int32": ("int64", "float64"),
     "float32": ("float64",),
@@ -243,7 +256,7 @@ def lake_type(source: str, of_type: str) -> str:
     """Return the type that a lake's column has for a type of the source."""
     if parts := _DECIMAL.match(of_type):
         return f"decimal({parts[1]},{parts[2]})"
-    for pattern, found in _POSTGRES_TYPES if source == POSTGRES else _MYSQL_TYPES:
+    for pattern, found in _TYPES.get(source, _MYSQL_TYPES):
         if re.match(pattern, of_type):
             return found
     return "string"

@@ -6,7 +6,8 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 from harness.faults.kills import make_server
-from harness.pipelines.ddl_types import POSTGRES
+from harness.pipelines.ddl_types import POSTGRES, SQLSERVER
+from harness.servers.sqlserver_embedded import EmbeddedSQLServer
 from plugins.mysql import MySQLServer
 
 
@@ -26,12 +27,14 @@ class Servers:
         self._servers: dict[str, Any] = {}
 
     def get(self, kind: str) -> Any:
-        """Return the server of this kind: embedded PostgreSQL 15, or `plugins.mysql`'s."""
+        """Return the server of this kind: embedded PostgreSQL 15, or that of `plugins`."""
         if kind not in self._servers:
             if kind == POSTGRES:
                 settings = {"max_connections": "250", "max_wal_senders": "20"}
                 made = make_server(kind, major=15, settings=settings)
                 self._servers[kind] = self._stack.enter_context(made)
+            elif kind == SQLSERVER:
+                self._servers[kind] = self._stack.enter_context(EmbeddedSQLServer()).sim
             else:
                 made = make_server(kind, settings={"max_connections": "250"})
                 self._servers[kind] = MySQLServer(self._stack.enter_context(made))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import psycopg
 
-from harness.pipelines.ddl_types import POSTGRES
+from harness.pipelines.ddl_types import POSTGRES, SQLSERVER
 
 Row = tuple[str | None, ...]
 
@@ -280,6 +280,7 @@ RULES: dict[str, Callable[[str], str]] = {
     "text": lambda text: text,
     "padded": lambda text: text.rstrip(" "),
     "bytes": lambda text: text,
+    "uuid": lambda text: text.lower(),
     "moment": _moment,
     "time": _time_us,
     "bits": lambda text: str(int(text, 2)),
@@ -310,11 +311,24 @@ _MYSQL_KINDS = (
     (r"bit", "bits"),
     (r"json", "json"),
 )
+_SQLSERVER_KINDS = (
+    (r"tinyint|smallint|int|bigint", "int"),
+    (r"decimal|numeric|(small)?money", "decimal"),
+    (r"real", "real"),
+    (r"float", "double"),
+    (r"bit", "bool"),
+    (r"n?char\(", "padded"),
+    (r"(var)?binary", "bytes"),
+    (r"datetime|smalldatetime|date", "moment"),
+    (r"time", "time"),
+    (r"uniqueidentifier", "uuid"),
+)
+_KINDS = {POSTGRES: _POSTGRES_KINDS, SQLSERVER: _SQLSERVER_KINDS}
 
 
 def kind_of_value(source: str, of_type: str) -> str:
     """Return the rule by which values of a type of the source are compared."""
-    for pattern, kind in _POSTGRES_KINDS if source == POSTGRES else _MYSQL_KINDS:
+    for pattern, kind in _KINDS.get(source, _MYSQL_KINDS):
         if re.match(pattern, of_type):
             return kind
     return "text"
@@ -363,7 +377,7 @@ def differences(
     kinds = {name: kind_of_value(source.kind, of) for name, of in ours.types.items()}
     if kinds:
         mine = source.texts(schema, table, kinds)
-        if target.kind == POSTGRES != source.kind:
+        if target.kind != source.kind and target.kind in (POSTGRES, SQLSERVER):
             mine = [without_zero_dates(kinds, row) for row in mine]
         found += _row_differences(table, kinds, mine, target.texts(target_schema, table, kinds))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MYSQL, MARIADB, POSTGRES = "mysql", "mariadb", "postgres"
+MYSQL, MARIADB, POSTGRES, SQLSERVER = "mysql", "mariadb", "postgres", "sqlserver"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

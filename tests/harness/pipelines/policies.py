@@ -131,6 +131,20 @@ CASES = {
         ignored=[(1, "a", 10), (2, "b", 20)],
     ),
 }
+_COLUMNS = (
+    " from sys.columns as c join sys.types as y on y.user_type_id = c.user_type_id"
+    " where c.object_id = object_id('dbo.t')"
+)
+FACTS_OF_SQLSERVER = {
+    "data_type": f"select y.name{_COLUMNS}",
+    "is_nullable": f"select case c.is_nullable when 1 then 'YES' else 'NO' end{_COLUMNS}",
+}
+KEY_OF_SQLSERVER = (
+    "select c.name from sys.index_columns as k"
+    " join sys.indexes as i on i.object_id = k.object_id and i.index_id = k.index_id"
+    " join sys.columns as c on c.object_id = k.object_id and c.column_id = k.column_id"
+    " where i.is_primary_key = 1 and k.object_id = object_id('dbo.t') order by k.key_ordinal"
+)
 WITHOUT_TRUNCATE = [kind for kind in ChangeKind if kind is not ChangeKind.TRUNCATE]
 
 
@@ -138,12 +152,14 @@ def read_state(target: Applying, shown: str) -> Any:
     """Return the target's state that a case asks for."""
     if shown == "type":
         kind = column_fact(target, "data_type")
-        return {"integer": "int", "longtext": "text"}.get(kind, kind)
+        return {"integer": "int", "longtext": "text", "nvarchar": "text"}.get(kind, kind)
     if shown == "null":
         return column_fact(target, "is_nullable")
     if shown == "key":
         rows = target.rows(
-            "select k.column_name from information_schema.key_column_usage as k"
+            KEY_OF_SQLSERVER
+            if is_sqlserver(target)
+            else "select k.column_name from information_schema.key_column_usage as k"
             " join information_schema.table_constraints as c"
             " on c.constraint_name = k.constraint_name and c.table_name = k.table_name"
             " and c.table_schema = k.table_schema"
@@ -154,6 +170,16 @@ def read_state(target: Applying, shown: str) -> Any:
     return target.rows(shown)
 
 
+def is_sqlserver(target: Applying) -> bool:
+    """Return whether the target is SQL Server, which is asked by its own catalogue."""
+    return target.url.startswith("sqlserver:")
+
+
+def column_word(target: Applying) -> str:
+    """Return the word after ADD that SQL Server does not have."""
+    return "" if is_sqlserver(target) else "column "
+
+
 def schema_of(target: Applying) -> str:
     """Return the schema of t."""
     return target.namespaces.get("public", "public")
@@ -162,7 +188,9 @@ def schema_of(target: Applying) -> str:
 def column_fact(target: Applying, fact: str, name: str = "n") -> str:
     """Return a fact about a column of t."""
     rows = target.rows(
-        f"select {fact} from information_schema.columns where table_name = 't'"
+        f"{FACTS_OF_SQLSERVER[fact]} and c.name = '{name}'"
+        if is_sqlserver(target)
+        else f"select {fact} from information_schema.columns where table_name = 't'"
         f" and table_schema = '{schema_of(target)}' and column_name = '{name}'"
     )
     return str(rows[0][0])
@@ -377,7 +405,7 @@ class Leniently:
         log.transaction(insert(wide, 2, "b", 20, 5))
         log.close_segment()
         settle(target, log)
-        target.execute("alter table t add column more int")
+        target.execute(f"alter table t add {column_word(target)}more int")
         log.transaction(insert(wide, 3, "c", 30, 6))
         log.close_segment()
         later = again(target, policies=Policies())
@@ -509,7 +537,7 @@ class InPlace:
     ) -> None:
         """The target's own column has the name: which one is meant is not guessed."""
         target = begin_target(begin, log)
-        target.execute("alter table t add column title int")
+        target.execute(f"alter table t add {column_word(target)}title int")
         log.transaction(insert(IN_PLACE, 2, "b", 20))
         log.close_segment()
         later = again(target, policies=Policies(default=Policy.EVOLVE))

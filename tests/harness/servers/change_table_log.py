@@ -100,9 +100,15 @@ class ChangeLog:
             self.pending.append(run)
             runs = None if runs is None else runs - 1
             if run.end is not None and flush:
-                self.runs += self.pending
-                self.pending, self.end = [], run.end
-                stream.acknowledge(run.end.position)
+                self.flush()
+
+    def flush(self) -> None:
+        """Make everything durable that was read; the last run must end at a flush point."""
+        end = self.pending[-1].end
+        assert end is not None
+        self.runs += self.pending
+        self.pending, self.end = [], end
+        self.open().acknowledge(end.position)
 
     @property
     def relations(self) -> list[Relation]:

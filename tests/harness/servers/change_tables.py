@@ -159,6 +159,7 @@ class ChangeServer:
     """
 
     name: str = "shop"
+    guid: str | None = "0CC31DE0-0000-4000-8000-000000000001"
     tables: dict[int, FakeTable] = field(default_factory=dict)
     instances: list[FakeInstance] = field(default_factory=list)
     commits: list[tuple[int, datetime.datetime, bytes]] = field(default_factory=list)
@@ -374,6 +375,13 @@ def _commits(server: ChangeServer, count: int, last: bytes, end: bytes) -> list[
     return found[:count]
 
 
+def _known_commit(server: ChangeServer, position: bytes) -> list[tuple[Any, ...]]:
+    found = [(time, told) for number, time, told in server.commits if lsn(number) == position]
+    numbers = [lsn(number) for number, _, _ in server.commits]
+    ends = (min(numbers), max(numbers)) if numbers else (None, None)
+    return [(*ends, *(found[0] if found else (None, None)))]
+
+
 def _ddl(server: ChangeServer, last: bytes, end: bytes) -> list[tuple[Any, ...]]:
     return sorted(
         (
@@ -409,6 +417,8 @@ _ANSWERS: dict[str, Callable[..., list[tuple[Any, ...]]]] = {
     statements.DDL_HISTORY: _ddl,
     statements.TABLE_EXISTS: lambda server, source_id: [(int(source_id in server.tables),)],
     statements.DATABASE: lambda server: [(server.name, 5, server.is_enabled, "sql1", 3)],
+    statements.GUID: lambda server: [(server.guid,)],
+    statements.KNOWN_COMMIT: _known_commit,
     statements.HADR_COMMIT: lambda server: [(server.hadr,)] if server.hadr else [],
     statements.LOG_COMMIT: lambda server: [(server.log_commit,)],
     statements.SERVICES: lambda server: [

@@ -51,6 +51,10 @@ class Place(Protocol):
         """Let the server discard everything written so far, even if a reader has not read it."""
         ...
 
+    def truncate(self, table: str) -> None:
+        """Truncate a table."""
+        ...
+
     def count_rows(self, table: str) -> None:
         """Let the server estimate a table again."""
         ...
@@ -120,6 +124,9 @@ class PostgresPlace:
             "where database = current_database()"
         )
 
+    def truncate(self, table: str) -> None:
+        self.run(f"truncate table {table}")
+
     def count_rows(self, table: str) -> None:
         self.run(f"analyze {table}")
 
@@ -173,6 +180,9 @@ class MySQLPlace:
         while self.run("show binary logs")[0][0] != kept:
             assert time.monotonic() < until, "the files stay"
             self.run(f"purge binary logs to '{kept}'")
+
+    def truncate(self, table: str) -> None:
+        self.run(f"truncate table {table}")
 
     def count_rows(self, table: str) -> None:
         self.run(f"analyze table {table}")

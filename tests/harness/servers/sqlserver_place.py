@@ -32,6 +32,10 @@ class SQLServerPlace:
             self._execute("EXEC sys.sp_cdc_enable_db")
             self._execute("ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON")
 
+    def connection_string(self) -> str:
+        """Return the text by which the driver connects to the database."""
+        return self._server.connection_string(self._database)
+
     def _execute(self, statement: str) -> list[tuple[Any, ...]]:
         return self._server.execute(statement, self._database)
 
@@ -44,6 +48,10 @@ class SQLServerPlace:
             if created is not None and self._is_captured:
                 self.capture(created.group(1))
         return found
+
+    def run_unchanged(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement whose types are SQL Server's own; return its rows."""
+        return self._execute(statement)
 
     def capture(self, table: str, instance: str = "") -> None:
         """Create a capture instance for a table."""
@@ -65,6 +73,15 @@ class SQLServerPlace:
         """Remove all change rows, also those that a reader has not read."""
         self._execute("EXEC sys.sp_cdc_scan")
         self._execute("EXEC sim.empty_log")
+
+    def truncate(self, table: str) -> None:
+        """Truncate a table, which is captured no longer: the server refuses it otherwise."""
+        if self._is_captured:
+            self._execute(
+                "EXEC sys.sp_cdc_disable_table @source_schema = N'dbo', "
+                f"@source_name = N'{table}', @capture_instance = N'all'"
+            )
+        self._execute(f"TRUNCATE TABLE dbo.{table}")
 
     def count_rows(self, table: str) -> None:
         """Let the server estimate a table again: SQL Server keeps the count."""

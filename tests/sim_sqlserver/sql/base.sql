@@ -16,6 +16,15 @@ update pg_catalog.pg_cast set castfunc = 0, castmethod = 'b'
 update pg_catalog.pg_cast set castfunc = 0, castmethod = 'b'
  where castsource = 'bpchar'::regtype and casttarget = 'varchar'::regtype;
 
+-- A text is converted to the type of the column that it is assigned to.
+do $$ declare one text; other text; begin
+    foreach one in array array['varchar', 'text', 'bpchar'] loop
+        foreach other in array array['int2', 'int4', 'int8', 'numeric', 'float4', 'float8', 'date', 'timestamp', 'time'] loop
+            execute format('create cast (%s as %s) with inout as assignment', one, other);
+        end loop;
+    end loop;
+end $$;
+
 create table sim.settings (name text primary key, value text);
 create table sim.tables (id oid primary key, created timestamp default (clock_timestamp() at time zone 'utc'),
     modified timestamp default (clock_timestamp() at time zone 'utc'), flags jsonb not null default '{}');
@@ -161,6 +170,9 @@ begin
 end $$;
 create function sim.blank_to(value text, size int) returns text language sql immutable strict
     as $$ select rpad(value, greatest(size, char_length(value))) $$;
+-- Two-byte characters: one above U+FFFF counts twice.
+create function sim.blank_wide_to(value text, size int) returns text language sql immutable strict
+    as $$ select value || repeat(' ', greatest(size - sim.utf16_length(value::bpchar), 0)) $$;
 create function sim.zero_to(value bytea, size int) returns bytea language sql immutable strict as $$
     select case when octet_length(value) >= size then value
         else value || decode(repeat('00', size - octet_length(value)), 'hex') end $$;

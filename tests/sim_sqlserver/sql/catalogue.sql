@@ -19,13 +19,13 @@ create table sim.system_types (name sim."sysname", system_type_id sim."tinyint",
 
 create function sim.type_name(type oid) returns text language sql stable as $$
     select case t.typname when 'int2' then 'smallint' when 'int4' then 'int' when 'int8' then 'bigint' when 'numeric' then 'decimal'
-        when 'timestamp' then 'datetime2' when 'bpchar' then 'nvarchar' when 'text' then 'nvarchar' when 'bytea' then 'varbinary'
+        when 'timestamp' then 'datetime2' when 'bpchar' then 'nvarchar' when 'text' then case t.typnamespace when 'sim'::regnamespace then 'text' else 'nvarchar' end when 'bytea' then 'varbinary'
         when 'float8' then 'float' when 'float4' then 'real' when 'name' then 'sysname' when 'bool' then 'bit' when 'uuid' then 'uniqueidentifier'
         when 'rowversion' then 'timestamp' else split_part(t.typname, '(', 1) end from pg_type t where t.oid = type $$;
 create function sim.type_argument(type oid, modifier int, number int) returns int language sql stable as $$
     select case when t.typname = 'numeric' and modifier < 0 then case number when 1 then 38 else 0 end
         when t.typname = 'numeric' then case number when 1 then ((modifier - 4) >> 16) & 65535 else (modifier - 4) & 2047 end
-        when t.typname in ('bpchar', 'text', 'bytea') then -1
+        when t.typname in ('bpchar', 'text', 'bytea') and t.typnamespace <> 'sim'::regnamespace then -1
         when strpos(t.typname, '(') = 0 then null
         when split_part(split_part(t.typname, '(', 2), ',', number) = 'max)' then -1
         else nullif(regexp_replace(split_part(split_part(t.typname, '(', 2), ',', number), '\D', '', 'g'), '')::int end
@@ -59,7 +59,7 @@ create view sys.schemas as
 select n.nspname::text::sim."sysname" as name,
     case n.nspname when 'dbo' then 1 when 'guest' then 2 when 'INFORMATION_SCHEMA' then 3 when 'sys' then 4 else n.oid::int end as schema_id,
     1 as principal_id, n.nspname as raw_name, n.oid as raw_id
-from pg_namespace n where (n.nspname !~ '^pg_' or n.nspname = current_setting('sim.temp_schema', true)) and n.nspname not in ('information_schema', 'sim', 'simfn', 'msdb', 'public');
+from pg_namespace n where (n.nspname !~ '^pg_' or n.nspname = current_setting('sim.temp_schema', true)) and n.nspname not in ('information_schema', 'sim', 'simfn', 'msdb');
 
 create view sys.all_objects as
 select c.relname::text::sim."sysname" as name, c.oid::int as object_id, s.schema_id, 0 as parent_object_id,
@@ -104,7 +104,8 @@ select c.relname::text::sim."sysname" as name, c.oid::int as object_id, s.schema
     0::sim."tinyint" as lock_escalation, 'TABLE'::sim."nvarchar(60)" as lock_escalation_desc, 0 as max_column_id_used, 0 as lob_data_space_id
 from pg_class c join sys.schemas s on s.raw_id = c.relnamespace and s.raw_name <> 'sys'
 left join sim.tables t on t.id = c.oid
-where c.relkind in ('r', 'p');
+-- Also in a snapshot the catalogue is that of now.
+where c.relkind in ('r', 'p') and pg_table_is_visible(c.oid) is not null;
 
 create view sys.all_columns as
 select a.attrelid::int as object_id, a.attname::text::sim."sysname" as name, a.attnum::int as column_id,
@@ -245,9 +246,10 @@ select current_database()::text::sim."sysname" as name, 5 as database_id, null::
     sim.setting('is_accelerated_database_recovery_on', '0')::int::sim."bit" as is_accelerated_database_recovery_on,
     sim.setting('delayed_durability_desc', 'DISABLED')::sim."nvarchar(60)" as delayed_durability_desc,
     0::sim."bit" as is_published, 0::sim."bit" as is_auto_close_on, 0::sim."bit" as is_encrypted, null::sim."nvarchar(60)" as group_database_id, null::sim."nvarchar(60)" as replica_id,
-    0::sim."bit" as is_memory_optimized_elevate_to_snapshot_on, 0::sim."bit" as is_recursive_triggers_on, '\x01'::bytea as owner_sid
+    0::sim."bit" as is_memory_optimized_elevate_to_snapshot_on, 0::sim."bit" as is_recursive_triggers_on, '\x01'::bytea as owner_sid,
+    sim.setting('service_broker_guid', (select md5(d.oid::text)::uuid::text from pg_database d where d.datname = current_database()))::uuid::sim.uniqueidentifier as service_broker_guid
 union all
-select v.name::sim."sysname", v.id, null, '2026-01-01'::timestamp, 0, 0, 'ON', 0, 'SQL_Latin1_General_CP1_CI_AS', 3, 'SIMPLE', 'NOTHING', 0, 160, 0, 'ONLINE', 0, 0, 'MULTI_USER', 0, 'DISABLED', 0, 0, 0, null, null, 0, 0, '\x01'
+select v.name::sim."sysname", v.id, null, '2026-01-01'::timestamp, 0, 0, 'ON', 0, 'SQL_Latin1_General_CP1_CI_AS', 3, 'SIMPLE', 'NOTHING', 0, 160, 0, 'ONLINE', 0, 0, 'MULTI_USER', 0, 'DISABLED', 0, 0, 0, null, null, 0, 0, '\x01', md5(v.name)::uuid
 from (values ('master', 1), ('tempdb', 2), ('model', 3), ('msdb', 4)) as v(name, id);
 create table sim.configurations (configuration_id int, name text, value int, value_in_use int);
 insert into sim.configurations values (1536, 'max text repl size (B)', 65536, 65536), (115, 'nested triggers', 1, 1), (1544, 'max server memory (MB)', 2147483647, 2147483647);

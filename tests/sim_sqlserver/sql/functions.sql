@@ -14,7 +14,8 @@ create function simfn.ms_sysdatetimeoffset() returns bpchar language sql volatil
 create function simfn.ms_newid() returns sim.uniqueidentifier language sql volatile as 'select gen_random_uuid()::sim.uniqueidentifier';
 create function simfn.ms_current_timezone() returns text language sql as $$ select 'UTC'::text $$;
 create function sim.stamp(value text) returns timestamp language sql immutable strict as $$
-    select case when value collate "C" ~ 'Z[+-]' then left(sim.local_of(value), 26)::timestamp else value::timestamp end $$;
+    select case when value collate "C" ~ 'Z[+-]' then left(sim.local_of(value), 26)::timestamp
+                when value collate "C" ~ '^\s*\d+:\d' then ('1900-01-01 ' || value)::timestamp else value::timestamp end $$;
 create function simfn.ms_dateadd(part text, amount numeric, value timestamp) returns timestamp language sql immutable strict as $$
     select case
         when lower(part) in ('year', 'yy', 'yyyy') then value + make_interval(years => amount::int)
@@ -156,9 +157,108 @@ end $$;
 create function sim.swap2(code int) returns bytea language sql immutable strict
     as $$ select set_byte(set_byte('\x0000'::bytea, 0, code & 255), 1, code >> 8) $$;
 
+-- A sql_variant is stored as the name of its type and its value, after a character each.
+create function sim.untagged(value text) returns text language sql immutable as $$
+    select case when left(value, 1) collate "C" = chr(1) then split_part(value collate "C", chr(1), 3) else value end $$;
+create function sim.untagged(value bpchar) returns text language sql immutable as 'select sim.untagged($1::text)';
+create function sim.untagged(value anyelement) returns anyelement language sql immutable as 'select $1';
+create function sim.tag(kind text, value text) returns bpchar language sql immutable as $$
+    select case when left(value, 1) collate "C" = chr(1) then value else chr(1) || kind || chr(1) || value end::bpchar $$;
+create function sim.tagged(kind text, value text) returns bpchar language sql immutable as $$ select sim.tag(coalesce(nullif($1, ''), 'nvarchar'), $2) $$;
+create function sim.tagged(kind text, value bpchar) returns bpchar language sql immutable as $$ select sim.tag(coalesce(nullif($1, ''), 'nvarchar'), $2::text) $$;
+create function sim.tagged(kind text, value bytea) returns bpchar language sql immutable as $$ select sim.tag(coalesce(nullif($1, ''), 'varbinary'), '0x' || upper(encode($2, 'hex'))) $$;
+create function sim.tagged(kind text, value int8) returns bpchar language sql immutable as $$ select sim.tag(coalesce(nullif($1, ''), 'bigint'), $2::text) $$;
+create function sim.tagged(kind text, value int4) returns bpchar language sql immutable as $$ select sim.tag(coalesce(nullif($1, ''), 'int'), $2::text) $$;
+create function sim.tagged(kind text, value int2) returns bpchar language sql immutable as $$ select sim.tag(coalesce(nullif($1, ''), 'smallint'), $2::text) $$;
+create function sim.tagged(kind text, value numeric) returns bpchar language sql immutable as $$ select sim.tag(coalesce(nullif($1, ''), 'decimal'), $2::text) $$;
+create function sim.tagged(kind text, value float8) returns bpchar language sql immutable as $$ select sim.tag(coalesce(nullif($1, ''), 'float'), $2::text) $$;
+create function sim.tagged(kind text, value float4) returns bpchar language sql immutable as $$ select sim.tag(coalesce(nullif($1, ''), 'real'), $2::text) $$;
+create function sim.tagged(kind text, value timestamp) returns bpchar language sql immutable as $$ select sim.tag(coalesce(nullif($1, ''), 'datetime'), to_char($2, 'YYYY-MM-DD"T"HH24:MI:SS.US')) $$;
+create function sim.tagged(kind text, value date) returns bpchar language sql immutable as $$ select sim.tag(coalesce(nullif($1, ''), 'date'), $2::text) $$;
+create function sim.tagged(kind text, value time) returns bpchar language sql immutable as $$ select sim.tag(coalesce(nullif($1, ''), 'time'), $2::text) $$;
+create function sim.tagged(kind text, value sim.uniqueidentifier) returns bpchar language sql immutable as $$ select sim.tag('uniqueidentifier', upper($2::uuid::text)) $$;
+create function sim.store_variant(value text) returns text language sql immutable strict as $$
+    select case when left(value, 1) collate "C" = chr(1) then value
+        when sim.fail(50002, 'The simulator stores a sql_variant only with CAST(.. AS sql_variant).') then '' end $$;
+create function simfn.ms_sql_variant_property(value text, property text) returns text language sql immutable as $$
+    select case when lower(property) = 'basetype' then split_part(value collate "C", chr(1), 2) end $$;
+
+-- Classes of .NET. A geometry is its SRID in four bytes, and WKB.
+create function simfn.ms_hierarchyid(value text) returns text language sql immutable strict as $$
+    select case when value collate "C" ~ '^/(-?\d+(\.-?\d+)*/)*$' then value
+        when sim.fail(6522, 'A .NET Framework error occurred during execution of user-defined routine or aggregate "hierarchyid": '
+            || '24001: SqlHierarchyId.Parse failed because the input string is not a valid string representation of a SqlHierarchyId node.') then '' end $$;
+create function simfn.ms_to_string(value text) returns text language sql immutable as 'select $1';
+create function simfn.ms_to_string(value bytea) returns text language sql immutable as 'select simfn.ms_wkt($1)';
+create function sim.reversed(value bytea) returns bytea language sql immutable strict as $$
+    select string_agg(substring(value from n for 1), ''::bytea order by n desc) from generate_series(1, octet_length(value)) as n $$;
+create function sim.number_at(value bytea, place int) returns int language sql immutable strict as $$
+    select get_byte(value, place) | (get_byte(value, place + 1) << 8) | (get_byte(value, place + 2) << 16) | (get_byte(value, place + 3) << 24) $$;
+create function sim.geometry(kind text, wkb bytea, srid int) returns bytea language plpgsql immutable strict as $$
+declare shape int;
+begin
+    if octet_length(wkb) < 5 or get_byte(wkb, 0) <> 1 then
+        perform sim.fail(6522, format('A .NET Framework error occurred during execution of user-defined routine or aggregate "%s": 24210: The well-known binary (WKB) input is not valid.', kind));
+    end if;
+    shape := sim.number_at(wkb, 1);
+    if shape % 1000 not between 1 and 12 or shape > 4000 then
+        perform sim.fail(6522, format('A .NET Framework error occurred during execution of user-defined routine or aggregate "%s": 24210: The well-known binary (WKB) has a shape of an unknown type.', kind));
+    end if;
+    if kind = 'geography' and srid not between 4120 and 4999 and srid <> 104001 then
+        perform sim.fail(6522, 'A .NET Framework error occurred during execution of user-defined routine or aggregate "geography": 24204: The spatial reference identifier (SRID) is not valid.');
+    end if;
+    return sim.reversed(int4send(srid)) || wkb;
+end $$;
+create function simfn.ms_geometry_of_wkb(wkb bytea, srid int) returns bytea language sql immutable strict as $$ select sim.geometry('geometry', $1, $2) $$;
+create function simfn.ms_geography_of_wkb(wkb bytea, srid int) returns bytea language sql immutable strict as $$ select sim.geometry('geography', $1, $2) $$;
+create function simfn.ms_geometry_of_wkb(wkb bytea, srid numeric) returns bytea language sql immutable strict as $$ select sim.geometry('geometry', $1, $2::int) $$;
+create function simfn.ms_geography_of_wkb(wkb bytea, srid numeric) returns bytea language sql immutable strict as $$ select sim.geometry('geography', $1, $2::int) $$;
+-- POINT and LINESTRING, with Z and M.
+create function sim.wkb_of_text(value text) returns bytea language plpgsql immutable strict as $$
+declare parts text[]; points text[]; one text; out bytea; width int;
+begin
+    parts := regexp_match(upper(trim(value)) collate "C", '^(POINT|LINESTRING) *\(([^()]*)\)$');
+    if parts is null then perform sim.fail(50002, 'The simulator knows the texts of POINT and LINESTRING only.'); end if;
+    points := regexp_split_to_array(trim(parts[2]), ' *, *');
+    width := cardinality(regexp_split_to_array(points[1], ' +'));
+    out := '\x01'::bytea || sim.reversed(int4send(case parts[1] when 'POINT' then 1 else 2 end + case width when 2 then 0 when 3 then 1000 else 3000 end));
+    if parts[1] = 'LINESTRING' then out := out || sim.reversed(int4send(cardinality(points))); end if;
+    foreach one in array regexp_split_to_array(array_to_string(points, ' '), ' +') loop
+        out := out || sim.reversed(float8send(one::float8));
+    end loop;
+    return out;
+end $$;
+create function simfn.ms_geometry_of_text(value text, srid int) returns bytea language sql immutable strict as $$ select sim.geometry('geometry', sim.wkb_of_text($1), $2) $$;
+create function simfn.ms_geography_of_text(value text, srid int) returns bytea language sql immutable strict as $$ select sim.geometry('geography', sim.wkb_of_text($1), $2) $$;
+create function simfn.ms_geometry_point(x numeric, y numeric, srid int) returns bytea language sql immutable strict as $$ select sim.geometry('geometry', sim.wkb_of_text(format('POINT(%s %s)', $1, $2)), $3) $$;
+create function simfn.ms_geography_point(lat numeric, long numeric, srid int) returns bytea language sql immutable strict as $$ select sim.geometry('geography', sim.wkb_of_text(format('POINT(%s %s)', $2, $1)), $3) $$;
+create function simfn.ms_srid(value bytea) returns int language sql immutable strict as 'select sim.number_at($1, 0)';
+create function simfn.ms_wkb(value bytea) returns bytea language sql immutable strict as 'select substring($1 from 5)';
+create function sim.store_xml(value text) returns text language sql immutable strict as $$
+    select case when xml_is_well_formed_content(value) then regexp_replace(value collate "C", '^\s*<\?xml[^>]*\?>\s*', '')
+        when sim.fail(9400, 'XML parsing: line 1, character ' || length(value) || ', unexpected end of input') then '' end $$;
+create function sim.is_json(value text) returns boolean language plpgsql immutable strict as $$
+begin
+    perform value::json;
+    return true;
+exception when others then
+    return false;
+end $$;
+create function sim.store_json(value text) returns text language sql immutable strict as $$
+    select case when sim.is_json(value) then value when sim.fail(13609, 'JSON text is not properly formatted. Unexpected character is found.') then '' end $$;
+create function sim.check_vector(value text, size int) returns void language sql immutable strict as $$
+    select case when not sim.is_json(value) or json_array_length(value::json) <> size
+        then sim.fail(42204, 'The vector does not have the ' || size || ' dimensions of its type.') end $$;
+create function sim.check_row(size int) returns void language plpgsql as $$
+begin
+    if size > 8060 then
+        perform sim.fail(511, format('Cannot create a row of size %s which is greater than the allowable maximum row size of 8060.', size));
+    end if;
+end $$;
+
 -- Conversions; the length of the result is applied by the caller.
 create function sim.to_text(value text, style int default 0) returns text language sql immutable as $$
-    select case when value collate "C" ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7}(Z[+-]\d\d:\d\d)?$' then sim.show_time(value, style) else value end $$;
+    select case when left(value, 1) collate "C" = chr(1) then sim.to_text(sim.untagged(value), style) when value collate "C" ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7}(Z[+-]\d\d:\d\d)?$' then sim.show_time(value, style) else value end $$;
 create function sim.show_time(value text, style int) returns text language sql immutable as $$
     select case when value collate "C" ~ 'Z' then
         case style when 127 then left(value, 27) || 'Z'
@@ -188,7 +288,7 @@ create function sim.to_text(value bytea, style int default 0) returns text langu
         else convert_from($1, 'LATIN1') end $$;
 create function sim.to_binary(value bytea, style int default 0) returns bytea language sql immutable as 'select $1';
 create function sim.to_binary(value text, style int default 0) returns bytea language sql immutable as $$
-    select case style when 1 then decode(substring($1 from 3), 'hex') when 2 then decode($1, 'hex') else convert_to($1, 'UTF8') end $$;
+    select case when left(value, 1) collate "C" = chr(1) then decode(substring(sim.untagged(value) from 3), 'hex') else case style when 1 then decode(substring($1 from 3), 'hex') when 2 then decode($1, 'hex') else convert_to($1, 'UTF8') end end $$;
 create function sim.to_binary(value int4, style int default 0) returns bytea language sql immutable as 'select int4send($1)';
 create function sim.to_binary(value int8, style int default 0) returns bytea language sql immutable as 'select int8send($1)';
 create function sim.to_binary(value int2, style int default 0) returns bytea language sql immutable as 'select int2send($1)';
@@ -262,7 +362,7 @@ create function simfn.ms_ident_seed(name text) returns numeric language sql stab
 create function simfn.ms_ident_incr(name text) returns numeric language sql stable as $$
     select increment_value from sys.identity_columns where object_id = simfn.ms_object_id($1) $$;
 create function simfn.ms_db_id(name text default null) returns int language sql stable
-    as $$ select d.database_id from sys.databases d where d.name::text = coalesce($1, current_database()) $$;
+    as $$ select d.database_id from sys.databases d where lower(d.name::text) collate "C" = lower(coalesce($1, current_database()::text)) collate "C" $$;
 create function simfn.ms_db_name(id int default null) returns text language sql stable as $$ select current_database()::text $$;
 create function simfn.ms_original_db_name() returns text language sql stable as $$ select current_database()::text $$;
 create function simfn.ms_app_name() returns text language sql stable as $$ select current_setting('sim.app', true) $$;

@@ -149,21 +149,27 @@ def map_table(
     for name in _identifying(definition) & result.keys():
         if result[name].may_be_null:
             result[name] = _refuse_null(result[name], column_scope(definition.name, name))
+    if target.engine is Engine.SQLSERVER:
+        _refuse_first(result, definition, to_sqlserver.find_too_many_columns(definition))
     if source.engine is target.engine or target.engine.is_lake:
         return result
-    most = _columns_max(target.engine)
-    if len(result) > most:
-        first = definition.columns[0].name
+    if target.engine is not Engine.SQLSERVER and len(result) > _columns_max(target.engine):
+        most = _columns_max(target.engine)
         reason = f"{target.engine.label} has at most {most} columns, this table {len(result)}"
-        result[first] = replace(result[first], target_type="", refused=reason)
+        _refuse_first(result, definition, reason)
     elif target.engine.is_mysql:
         fit_row(result, room)
     return result
 
 
+def _refuse_first(result: dict[str, Mapping], definition: TableDefinition, reason: str) -> None:
+    """Refuse a table's first column, and with it the table. reason: empty for none."""
+    if reason:
+        first = definition.columns[0].name
+        result[first] = replace(result[first], target_type="", refused=reason)
+
+
 def _columns_max(engine: Engine) -> int:
-    if engine is Engine.SQLSERVER:
-        return to_sqlserver.COLUMNS_MAX
     return _MYSQL_COLUMNS_MAX if engine.is_mysql else _POSTGRES_COLUMNS_MAX
 
 

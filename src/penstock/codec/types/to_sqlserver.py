@@ -26,10 +26,13 @@ from penstock.codec.types.mapping import (
 )
 from penstock.codec.types.source_type import GEOMETRIES, Engine, Server, SourceType
 from penstock.codec.types.to_mysql import PRINTED
+from penstock.model import TableDefinition
 
 DIGITS_MAX = 38
 KEY_BYTES_MAX = 900  # of a clustered index, all columns together
 COLUMNS_MAX = 1024
+MERGE_COLUMNS = 2  # of a merge table beside those of its table: count and stamp
+KEYED_MERGE_COLUMNS = 1  # more if the table has a key, and one for each of its columns
 NVARCHAR_MAX = 4000  # pairs of bytes of UTF-16
 VARBINARY_MAX = 8000
 UNIT_BYTES = 2
@@ -63,6 +66,22 @@ def hold_type(kind: SourceType, server: Server, key_bytes: int | None) -> Held |
     if kind.engine is Engine.SQLSERVER:
         return _hold_own(kind)
     return _hold_mysql(kind, key_bytes, server)
+
+
+def find_too_many_columns(definition: TableDefinition) -> str:
+    """Return why a table has more columns than SQL Server allows; empty if it has not.
+
+    Its rows pass a merge table, which has columns of penstock beside them.
+    """
+    count = sum(not column.generated for column in definition.columns)
+    key = definition.row_key
+    own = MERGE_COLUMNS + (KEYED_MERGE_COLUMNS + len(key) if key else 0)
+    if count + own <= COLUMNS_MAX:
+        return ""
+    return (
+        f"a table of SQL Server has at most {COLUMNS_MAX:,} columns; this one has {count:,}, and "
+        f"its merge table needs {own} more"
+    )
 
 
 def _case(loss: str, check: str, *choices: str) -> Case:

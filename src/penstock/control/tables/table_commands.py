@@ -25,6 +25,7 @@ from penstock.model.patterns import Selection, as_pattern, parse_pattern
 from penstock.model.table_requests import Capture, TableRequest, TableRequests
 from penstock.ports.checks import Side, checks_of
 from penstock.ports.config import Config
+from penstock.ports.enabling import enable_capture, has_enabling
 
 
 class TableNotTaken(PenstockError):
@@ -48,14 +49,17 @@ class RequestRefused(PenstockError):
     retry = "never"
 
 
-def add(config: Config, table: TableName) -> TableRequest:
+def add(config: Config, table: TableName, *, enables: bool = False) -> TableRequest:
     """Request that a table is captured, its rows copied, and its changes followed.
 
-    Raises TableTaken, RequestRefused, PreflightFailed, PlanRefused, and the errors of reading the
-    source's catalogue.
+    enables: whether to let the source record its changes first. Raises TableTaken, RequestRefused,
+    PreflightFailed, PlanRefused, the errors of reading the source's catalogue, and with `enables`
+    those of `enable_capture`.
     """
     _check_requests(config)
     _check_mode(config)
+    if enables:
+        _check_enabling(config)
     selection = Selection.parse(_patterns(config))
     is_refused = read_answers(config).refuses(read_requests(config).of(table))
     if selection.takes(table) and not is_refused and _is_captured(config, table):
@@ -72,7 +76,7 @@ def add(config: Config, table: TableName) -> TableRequest:
             f"the pattern {out.text!r} of the pipeline file excludes {table}",
             hint="Remove the pattern from [source] tables; the other tables stay as they are.",
         )
-    [definition] = check_capturable(config, [table])
+    [definition] = check_capturable(config, [table], enables=enables)
 
     def change(last: TableRequest, number: int) -> TableRequest:
         replaces = last.capture is Capture.REMOVED
@@ -169,6 +173,15 @@ def _check_requests(config: Config) -> None:
         )
 
 
+def _check_enabling(config: Config) -> None:
+    if not has_enabling(config):
+        raise RequestRefused(
+            "--enable is for a source that records the changes of enabled tables only, and "
+            f"{config.source.engine.shown} is not one",
+            hint="Run the command without --enable.",
+        )
+
+
 def _patterns(config: Config) -> tuple[str, ...]:
     """Return the patterns with all requests: a web server's configuration may be older."""
     return requested_patterns(config.source.tables, read_requests(config))
@@ -197,11 +210,14 @@ def _is_captured(config: Config, table: TableName) -> bool:
     return is_followed(config, table)
 
 
-def check_capturable(config: Config, tables: Sequence[TableName]) -> list[TableDefinition]:
+def check_capturable(
+    config: Config, tables: Sequence[TableName], *, enables: bool = False
+) -> list[TableDefinition]:
     """Return the definitions of tables that can be followed.
 
-    Raises TableNotTaken, PreflightFailed, PlanRefused, and the errors of reading the source's
-    catalogue.
+    enables: whether to let the source record their changes, if nothing else refuses them. Raises
+    TableNotTaken, PreflightFailed, PlanRefused, the errors of reading the source's catalogue, and
+    with `enables` those of `enable_capture`.
     """
     names = tuple(as_pattern(table) for table in tables)
     only = replace(config, source=replace(config.source, tables=names))
@@ -215,6 +231,9 @@ def check_capturable(config: Config, tables: Sequence[TableName]) -> list[TableD
     # Refused here: changes that a binlog would not contain, such as cascades of a foreign key;
     # tables that the source could no longer update once they are published; and types with a loss
     # without a choice, with which the pipeline would not start again.
+    if enables:
+        check_plan(only, whole=False)
+        enable_capture(config, tables)
     checks = checks_of(config.source.url).CHECKS_OF_A_NEW_TABLE
     examine(only, only=checks, sides=(Side.SOURCE,)).require()
     check_plan(only, whole=False)

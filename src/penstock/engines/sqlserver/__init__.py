@@ -40,6 +40,7 @@ DESCRIPTOR = Descriptor(
         "target_state": f"{_HERE}.target.progress:connect_progress",
         "type_rules": f"{_HERE}.target.type_rules:TYPE_RULES",
         "checks": f"{_HERE}.checks",
+        "enabling": f"{_HERE}.enable",
         "extraction": f"{_HERE}.extraction",
         "lag": f"{_HERE}.lag:SQLServerLagReader",
         "options": f"{_HERE}.url",

@@ -79,3 +79,31 @@ class CaptureStopped(PenstockError):
 
     code = "MS10"
     retry: ClassVar[Retry] = "backoff"
+
+
+class TableRenamed(PenstockError):
+    """A captured table has another name now, which is not captured."""
+
+    code = "MS13"
+    retry: ClassVar[Retry] = "operator"
+
+
+class NoLockOnSecondary(PenstockError):
+    """Rows of a table without a key cannot be copied from a readable secondary."""
+
+    code = "MS14"
+    retry: ClassVar[Retry] = "operator"
+
+
+class DatabaseReplaced(PenstockError):
+    """Another database has the source's name, or it was restored to an earlier time."""
+
+    code = "MS12"
+    retry: ClassVar[Retry] = "operator"
+
+
+class EnablingRefused(PenstockError):
+    """The server refused to create the capture instance of a table."""
+
+    code = "MS11"
+    retry: ClassVar[Retry] = "operator"

@@ -7,12 +7,14 @@ from contextlib import contextmanager
 
 from penstock.engines.sqlserver import handover
 from penstock.engines.sqlserver.connect import Connection, connect
+from penstock.engines.sqlserver.reading.catalog import captured_tables
 from penstock.engines.sqlserver.source.beginning import read_database
 from penstock.engines.sqlserver.source.instances import KnownTables
 from penstock.engines.sqlserver.source.source_engine import TABLES_FILE, SQLServerEngine
 from penstock.host.state_file import StateFile
 from penstock.model import TableDefinition
-from penstock.model.patterns import Selection
+from penstock.model.patterns import Selection, as_pattern
+from penstock.model.table_requests import REQUESTS_FILE, Capture, TableRequests
 from penstock.ports.config import Config, Mode, NewTables, Pipeline
 from penstock.ports.identity import SourceIdentity
 from penstock.ports.source import ExtractOptions
@@ -71,7 +73,7 @@ def open_engine(
             )
     engine = SQLServerEngine(
         lambda: open_session(config.source.url),
-        tables=tables,
+        tables=lambda: with_added(config, tables()),
         selects=Selection.parse(config.source.tables).takes,
         asks=asks_for_tables(config),
         options=options,
@@ -82,6 +84,26 @@ def open_engine(
         yield engine
     finally:
         engine.close()
+
+
+def with_added(config: Config, known: list[TableDefinition]) -> list[TableDefinition]:
+    """Return the captured tables, and those that were requested since the process began.
+
+    known: the tables of the configuration that the process began with.
+    """
+    names = {one.name for one in known}
+    file = StateFile(config.layout.state / REQUESTS_FILE, TableRequests)
+    requests = file.load() or TableRequests()
+    later = [
+        one.table
+        for one in requests.tables
+        if one.capture is Capture.ADDED and one.table not in names
+    ]
+    if not later:
+        return known
+    patterns = tuple(as_pattern(one) for one in later)
+    with connect(config.source.url) as session:
+        return [*known, *captured_tables(session, patterns, dropped=later)]
 
 
 def open_session(url: str) -> Connection:

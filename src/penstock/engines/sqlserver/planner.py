@@ -22,6 +22,7 @@ import structlog
 
 from penstock.codec.sqlserver.lsn import SqlServerLsn
 from penstock.engines.sqlserver.connect import Connection, connect, is_gone
+from penstock.engines.sqlserver.errors import NoLockOnSecondary
 from penstock.engines.sqlserver.reading import statements
 from penstock.engines.sqlserver.reading.bulk_reader import LOCKED, has_snapshots, shape_of
 from penstock.engines.sqlserver.reading.catalog import captured_tables
@@ -29,6 +30,7 @@ from penstock.engines.sqlserver.reading.chunks import KeyChunk, plan_chunks
 from penstock.engines.sqlserver.source.beginning import present_place
 from penstock.engines.sqlserver.source.caught_up import CaughtUp
 from penstock.engines.sqlserver.source.reader import read_newest
+from penstock.engines.sqlserver.source.statements import READ_ONLY, UPDATEABILITY
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableDefinition, TableName
@@ -117,6 +119,7 @@ class SQLServerPlanner(Planning):
             tables=[str(one) for one in tables],
         )
         self._holder = connect(self._url)
+        _check_primary(self._holder, tables)
         self._holder.begin()
         self._holder.run(statements.HOLD_NAME, name)
         for table in sorted(tables):
@@ -189,6 +192,20 @@ class SQLServerPlanner(Planning):
     def _row_target(self, table: TableDefinition) -> int:
         even = max(table.size_bytes // (CHUNKS_PER_SESSION * self._threads), CHUNK_BYTES_MIN)
         return rows_per_chunk(table, min(self._chunk_bytes, even))
+
+
+def _check_primary(session: Connection, tables: Sequence[TableName]) -> None:
+    """Raise NoLockOnSecondary on a readable secondary, which ignores locks of readers (S5)."""
+    ((state,),) = session.execute(UPDATEABILITY)
+    if str(state) == READ_ONLY:
+        table = min(tables)
+        raise NoLockOnSecondary(
+            f"rows of {table}, which has no key, cannot be copied from a readable secondary: a "
+            "lock there keeps no writer off the table",
+            hint="Name the primary replica in [source] url, without applicationIntent; or give the "
+            f"table a key; or leave it out: put '!{table}' into [source] tables.",
+            table=str(table),
+        )
 
 
 def _chunk(piece: KeyChunk, read: TableRead, shape: str) -> Chunk:

@@ -22,6 +22,10 @@ AZURE_DATABASE, MANAGED_INSTANCE = 5, 8  # EngineEdition
 SOURCE_CHECKS = Checks(Side.SOURCE)
 TARGET_CHECKS = Checks(Side.TARGET)
 
+SNAPSHOTS = (
+    "SELECT snapshot_isolation_state, is_read_committed_snapshot_on, collation_name "
+    "FROM sys.databases WHERE name = DB_NAME()"
+)
 SERVER = (
     "SELECT CONVERT(nvarchar(128), SERVERPROPERTY('ProductVersion')) AS version, "
     "CONVERT(nvarchar(128), SERVERPROPERTY('Edition')) AS edition, "
@@ -43,7 +47,12 @@ class ServerFacts:
 
     @property
     def major(self) -> int:
-        """Return the major version: 13 is SQL Server 2016, 16 is 2022."""
+        """Return the major version: 13 is SQL Server 2016, 16 is 2022.
+
+        Returns 0 for Azure's services, whose number stays at 12.
+        """
+        if self.engine_edition in (AZURE_DATABASE, MANAGED_INSTANCE):
+            return 0
         return int(self.version.partition(".")[0] or 0)
 
     @property
@@ -149,6 +158,7 @@ CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "MS06": ("MS015", "MS041"),
         "MS07": ("MS015",),
         "MS08": ("MS015", "MS041"),
+        "MS12": ("MS040",),
         "MS40": (ITSELF,),
         "TG01": ("PK20",),
         "TG10": ("PK20",),
@@ -160,6 +170,8 @@ CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
     {
         "MS09": "while change tables are read",
+        "MS11": "of a command that creates an instance",
+        "MS13": "of a table that is renamed while it is captured",
         "MS42": "of verify alone: MS008 looks at snapshots",
         "MS43": "of rewriting rows that differ",
         "CT73": "of a value, when its row is written",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.codec.sqlserver.types import parse_type
-from penstock.engines.sqlserver.checks.probe import SOURCE_CHECKS, SQLServerProbe, names
+from penstock.engines.sqlserver.checks.probe import SNAPSHOTS, SOURCE_CHECKS, SQLServerProbe, names
 from penstock.engines.sqlserver.connect import quote
 from penstock.engines.sqlserver.errors import (
     ChangesLost,
+    DatabaseReplaced,
     InstanceMissing,
     InstanceUnreadable,
     PositionAhead,
@@ -17,7 +18,8 @@ from penstock.engines.sqlserver.extraction import has_begun, identity_of, known_
 from penstock.engines.sqlserver.source import statements
 from penstock.engines.sqlserver.source.beginning import given_place
 from penstock.engines.sqlserver.source.instances import Book, lsn_text
-from penstock.engines.sqlserver.source.reader import read_newest
+from penstock.engines.sqlserver.source.reader import ChangeReader, read_newest
+from penstock.engines.sqlserver.source.shapes import Shapes
 from penstock.host.errors import PrivilegeMissing
 from penstock.model import PenstockError
 from penstock.ports.checks import Finding, Severity, fix_of
@@ -29,10 +31,6 @@ from penstock.ports.identity import (
     stored_identity,
 )
 
-SNAPSHOTS = (
-    "SELECT snapshot_isolation_state, is_read_committed_snapshot_on, collation_name "
-    "FROM sys.databases WHERE name = DB_NAME()"
-)
 ON = 1  # snapshot_isolation_state
 COLUMNSTORES = "SELECT object_id FROM sys.indexes WHERE type = 5"
 COLLATIONS = (
@@ -49,7 +47,7 @@ DELAYED = "SELECT delayed_durability_desc FROM sys.databases WHERE name = DB_NAM
 @SOURCE_CHECKS.check("MS008", "snapshot isolation")
 def snapshots(probe: SQLServerProbe) -> Iterator[Finding]:
     """Check for snapshots, in which the bulk load reads rows without locks."""
-    ((state, _, _),) = probe.rows(SNAPSHOTS)
+    ((state, has_versions, _),) = probe.rows(SNAPSHOTS)
     if int(state or 0) == ON or probe.pipeline is None:
         return
     if not probe.pipeline.config.pipeline.mode.has_data:
@@ -61,8 +59,10 @@ def snapshots(probe: SQLServerProbe) -> Iterator[Finding]:
         Severity.WARNING,
         f"{probe.server.database} does not allow snapshot isolation"
         + (f"; {names(keyless)} have no key" if keyless else ""),
-        "rows are read under READ COMMITTED: readers wait for writers, and a table without a key "
-        "may miss rows or have them twice",
+        "rows are read under READ COMMITTED: "
+        + ("" if has_versions else "readers wait for writers, ")
+        + "rows of one chunk are of several moments, a table without a key may miss rows or have "
+        "them twice, and penstock resend is refused",
         f"ALTER DATABASE {database} SET ALLOW_SNAPSHOT_ISOLATION ON;",
     )
 
@@ -224,7 +224,13 @@ def same_source(probe: SQLServerProbe) -> Iterator[Finding]:
     config = probe.pipeline.config
     try:
         check_identity(config, stored_identity(config), identity_of(config, probe.server.database))
-    except (DirectoryOfOtherPipeline, DirectoryOfOtherSource) as error:
+        known = known_tables(config)
+        if known is not None and probe.is_enabled:
+            reader = ChangeReader(
+                lambda: probe.connection, Book.load(known, lambda _: True), Shapes(lambda: ())
+            )
+            reader.check_database()
+    except (DatabaseReplaced, DirectoryOfOtherPipeline, DirectoryOfOtherSource) as error:
         why = "positions of one source mean nothing in another; changes would be missed or mixed"
         yield _finding_of(probe, "MS040", error, why)
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from penstock.engines.sqlserver.checks.capture_checks import version_findings
-from penstock.engines.sqlserver.checks.probe import TARGET_CHECKS, SQLServerProbe
+from penstock.engines.sqlserver.checks.probe import SNAPSHOTS, TARGET_CHECKS, SQLServerProbe
 from penstock.engines.sqlserver.connect import connect, quote
 from penstock.engines.sqlserver.target.catalog import read_target_tables, require
 from penstock.model import PenstockError, TableDefinition
@@ -26,6 +26,21 @@ RIGHTS = (
 def target_version(probe: SQLServerProbe) -> Iterator[Finding]:
     """Check the target's version."""
     yield from version_findings(probe)
+
+
+@TARGET_CHECKS.check("MS018", "readers of the target", change_only=True)
+def target_readers(probe: SQLServerProbe) -> Iterator[Finding]:
+    """Recommend row versions, so that readers do not wait while a batch is applied."""
+    ((_, has_versions, _),) = probe.rows(SNAPSHOTS)
+    if not has_versions:
+        yield probe.make_finding(
+            "MS018",
+            Severity.INFO,
+            f"READ_COMMITTED_SNAPSHOT is off in {probe.server.database}",
+            "queries wait while a batch is applied, and a batch waits for queries that hold locks",
+            f"ALTER DATABASE {quote(probe.server.database)} SET READ_COMMITTED_SNAPSHOT ON WITH "
+            "ROLLBACK IMMEDIATE;  -- it ends other sessions' transactions",
+        )
 
 
 @TARGET_CHECKS.check("MS039", "rights at the target")

@@ -33,7 +33,6 @@ LOCKED = "locked/"
 
 declare("bulk.chunk.reading")
 _GONE = (207, 208, 3961)  # no such column, no such table, altered since the snapshot
-_SNAPSHOT_ON = 1
 
 
 class TableAltered(PenstockError):
@@ -141,7 +140,7 @@ def short_digest(facts: object) -> str:
 def has_snapshots(connection: Connection) -> bool:
     """Return whether the database allows SNAPSHOT isolation."""
     found = connection.execute(statements.SNAPSHOT_STATE)
-    return bool(found) and int(found[0][0] or 0) == _SNAPSHOT_ON
+    return bool(found) and int(found[0][0] or 0) == statements.SNAPSHOT_ON
 
 
 def open_session(url: str, *, is_locked: bool = False) -> Connection:

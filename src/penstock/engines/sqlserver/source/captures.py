@@ -3,17 +3,17 @@
 Change tables have what the server captures, of all tables that its operator enabled; penstock
 decides which of them go into the log. With a target, a table that is enabled later is captured once
 it was requested, as its rows have to be copied first. Without one the patterns decide. Not here:
-enabling (`enable.py`), the copy of rows (the planner).
+enabling (`enable.py`), the copy of rows (the planner), rows that are sent again (`resends.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.engines.sqlserver.errors import InstanceMissing
+from penstock.engines.sqlserver.errors import InstanceMissing, TableRenamed
 from penstock.engines.sqlserver.source.instances import Book, Instance, enable_text
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.request_files import RequestFiles, ResendRefused
+from penstock.host.request_files import RequestFiles
 from penstock.host.state_file import StateFiles
 from penstock.model import PenstockError, TableName
 from penstock.model.table_requests import Capture, TableRequest
@@ -54,6 +54,11 @@ class Captures:
             return True
         return self._selects(table) and (self._is_beginning or not self._asks)
 
+    def may_take(self, table: TableName) -> bool:
+        """Return whether a table is captured, or may be once that is requested."""
+        is_chosen = self._selects(table) or table in self._added
+        return is_chosen and table not in self._removed
+
     def begin(self, book: Book, *, is_new: bool) -> None:
         """Take over the requests that were carried out. is_new: the log begins now."""
         self._is_beginning = is_new
@@ -83,15 +88,16 @@ class Captures:
         requests, answers = self._files.read()
         for request in answers.open(requests.tables):
             try:
-                self._carry_out(request, book, instances, last)
+                if not self._carry_out(request, book, instances, last):
+                    continue
+            except TableRenamed:
+                raise  # of another table; the request is carried out later
             except PenstockError as error:
                 if error.retry == "backoff":
                     raise
                 self._files.answer(request, error)
             else:
                 self._files.answer(request, None)
-        for request in answers.open_resends(requests.tables):
-            self._files.answer_resend(request, _resend_refused(request.table))
 
     def _carry_out(
         self,
@@ -99,16 +105,24 @@ class Captures:
         book: Book,
         instances: Callable[[], list[Instance]],
         last: int,
-    ) -> None:
+    ) -> bool:
+        """Carry out a request; return whether that is done.
+
+        A table that was captured by another name has to end by that first.
+        """
         if request.capture is not Capture.ADDED:
             self._take_out(request.table, book)
-            return
+            return True
         self._removed.discard(request.table)
         self._added.add(request.table)
-        book.check(instances(), last, exists=lambda _: True)
+        found = instances()
+        book.check(found, last, exists=lambda _: True)
         if book.id_of(request.table) is None:
+            if any(one.table == request.table and one.source_id in book.tables for one in found):
+                return False
             self._added.discard(request.table)
             raise instance_missing(request.table)
+        return True
 
     def _take_out(self, table: TableName, book: Book) -> None:
         self._added.discard(table)
@@ -123,14 +137,5 @@ def instance_missing(table: TableName) -> InstanceMissing:
     return InstanceMissing(
         f"the server does not capture {table}: it has no capture instance",
         hint=f"Run at the database, as db_owner: {enable_text(*table)}",
-        table=str(table),
-    )
-
-
-def _resend_refused(table: TableName) -> ResendRefused:
-    return ResendRefused(
-        f"rows of {table} cannot be put into the log again: SQL Server does not tell at which "
-        "log sequence number a snapshot is",
-        hint=f"Copy them to the target: penstock table resync FILE {table}",
         table=str(table),
     )

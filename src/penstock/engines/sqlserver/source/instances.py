@@ -17,14 +17,17 @@ import msgspec
 
 from penstock.codec.sqlserver.lsn import ZERO, SqlServerLsn
 from penstock.codec.sqlserver.types import SqlServerType, catalogue_type
-from penstock.engines.sqlserver.connect import literal
+from penstock.engines.sqlserver.connect import literal, quote
 from penstock.engines.sqlserver.errors import (
     ChangesLost,
+    DatabaseReplaced,
     InstanceMissing,
     InstanceRecreated,
     InstanceUnreadable,
+    TableRenamed,
 )
 from penstock.model import TableName
+from penstock.model.patterns import as_pattern
 
 LOAD_AGAIN = "Load the table again: penstock reset --target, then penstock run."
 
@@ -95,6 +98,20 @@ class KnownTable(msgspec.Struct, frozen=True, kw_only=True):
         return TableName(self.schema, self.name)
 
 
+class KnownCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """Transaction that the log has, as the server described it.
+
+    Attributes:
+        lsn: Its commit.
+        ended: The server's local time of its end, as text.
+        id: Its tran_id, in hex.
+    """
+
+    lsn: str
+    ended: str
+    id: str
+
+
 class KnownTables(msgspec.Struct, frozen=True, kw_only=True):
     """Content of the state file.
 
@@ -102,11 +119,15 @@ class KnownTables(msgspec.Struct, frozen=True, kw_only=True):
         tables: By object id.
         newest: The greatest max_lsn ever seen.
         begin: Where the log began.
+        database: Guid of the database; empty if it is not known.
+        commit: The newest transaction that was read.
     """
 
     tables: dict[int, KnownTable] = {}
     newest: str = ""
     begin: str = ""
+    database: str = ""
+    commit: KnownCommit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,12 +206,16 @@ class Book:
 
     Attributes:
         takes: Returns whether a table is captured.
+        may_take: Returns whether a renamed table may be captured by its new name: at once, or once
+            that is requested.
         tables: By object id.
         newest: The greatest max_lsn ever seen.
         begin: Where the log began, which may be after what the server had captured then.
         is_changed: Whether it has to be saved.
         gone: Tables whose end is in the log, by object id, with its position.
         durable: The log is durable up to this commit.
+        database: Guid of the database; empty if it is not known.
+        commit: The newest transaction that was read.
     """
 
     takes: Callable[[TableName], bool]
@@ -200,23 +225,77 @@ class Book:
     is_changed: bool = False
     gone: dict[int, int] = field(default_factory=dict)
     durable: int = 0
+    database: str = ""
+    commit: KnownCommit | None = None
+    may_take: Callable[[TableName], bool] = lambda _: True
+    _ending: set[int] = field(default_factory=set)  # renamed tables whose end is not durable
 
     @classmethod
     def load(cls, state: KnownTables | None, takes: Callable[[TableName], bool]) -> Book:
         """Return the book of a state file."""
         if state is None:
             return cls(takes)
-        return cls(takes, dict(state.tables), _number(state.newest), _number(state.begin))
+        return cls(
+            takes,
+            dict(state.tables),
+            _number(state.newest),
+            _number(state.begin),
+            database=state.database,
+            commit=state.commit,
+        )
 
     def state(self) -> KnownTables:
         """Return what the state file has to remember."""
         return KnownTables(
-            tables=dict(self.tables), newest=_text(self.newest), begin=_text(self.begin)
+            tables=dict(self.tables),
+            newest=_text(self.newest),
+            begin=_text(self.begin),
+            database=self.database,
+            commit=self.commit,
         )
 
     def saw_newest(self, newest: int) -> None:
         """Note the server's newest captured commit; it is saved with the next change."""
         self.newest = max(self.newest, newest)
+
+    def check_database(
+        self, guid: str, find: Callable[[int], tuple[int, int, KnownCommit | None]]
+    ) -> None:
+        """Check that the database is the one that the log was read from. Notes a new one's guid.
+
+        A database that was restored to an earlier time lacks the newest transaction that was read,
+        or has another one in its place, once it has captured as much again.
+
+        Args:
+            guid: Of the database; empty if the server does not tell.
+            find: Returns for a commit LSN the oldest and the newest commit that the server knows,
+                and the commit itself.
+
+        Raises:
+            DatabaseReplaced: It is another one.
+        """
+        if self.database and guid and guid != self.database:
+            raise DatabaseReplaced(
+                f"another database has the source's name now: its guid is {guid}, and the log was "
+                f"read from {self.database}",
+                hint=f"Name the database of the log in source.url. Or: {LOAD_AGAIN}",
+            )
+        if guid and not self.database:
+            self.database, self.is_changed = guid, True
+        if self.commit is None:
+            return
+        position = _number(self.commit.lsn)
+        oldest, newest, commit = find(position)
+        if not oldest or oldest > position or newest < position:
+            return  # the clean-up job removed it, or the server lags
+        if commit != self.commit:
+            there = f"the one that ended at {commit.ended}" if commit is not None else "none"
+            raise DatabaseReplaced(
+                f"the log has a transaction with the commit {self.commit.lsn}, which ended at "
+                f"{self.commit.ended}, and the server has {there} there: the database was restored "
+                "to an earlier time, or another server took over that lacked changes",
+                hint=LOAD_AGAIN,
+            )
 
     def saw_log(self, end: int) -> None:
         """Note the log's end: what is after its begin, the server had captured.
@@ -229,7 +308,10 @@ class Book:
     def check(
         self, now: Collection[Instance], last: int, *, exists: Callable[[int], bool]
     ) -> list[int]:
-        """Add new instances, judge loss, and return the object ids of dropped tables.
+        """Add new instances, judge loss, and return the object ids of tables that end here.
+
+        A dropped table ends, and so does a renamed one: by its new name it is another table, as in
+        other engines.
 
         Args:
             now: All instances as they are now.
@@ -241,6 +323,7 @@ class Book:
             InstanceRecreated: The instance that has the changes after `last` is gone.
             InstanceUnreadable: The user may not read an instance.
             InstanceMissing: A table is no longer captured.
+            TableRenamed: A table is not captured by its new name.
         """
         self._learn(now, last)
         dropped = []
@@ -255,18 +338,34 @@ class Book:
                 dropped.append(source_id)
                 continue
             _check_table(known, there, last)
+            new_name = there[0].table
+            if new_name is not None and new_name != known.table:
+                if not self.may_take(new_name):
+                    raise _renamed_error(known.table, new_name)
+                self._ending.add(source_id)
+                dropped.append(source_id)
         self._forget_passed({one.identity for one in now})
         return dropped
 
     def rewind(self) -> None:
         """Note that the log lost what was not durable."""
         self.gone.clear()
+        self._ending.clear()
+
+    @property
+    def is_ending(self) -> bool:
+        """Return whether the end of a renamed table has to be durable before anything else.
+
+        Then the table is known by its new name, and no change of it is left out.
+        """
+        return any(source_id in self.gone for source_id in self._ending)
 
     def prune(self, durable: int) -> None:
         """Forget what a log that is durable up to a commit never needs again."""
         for source_id, position in list(self.gone.items()):
             if position <= durable:
                 del self.gone[source_id]
+                self._ending.discard(source_id)
                 self.leave(source_id)
         self.durable = durable
 
@@ -386,6 +485,19 @@ def _check_table(known: KnownTable, there: list[Instance], last: int) -> None:
         )
 
 
+def _renamed_error(table: TableName, new_name: TableName) -> TableRenamed:
+    back = f"EXEC sp_rename {literal(quote(*new_name))}, {literal(table.name)};"
+    if table.schema != new_name.schema:
+        back = f"ALTER SCHEMA {quote(table.schema)} TRANSFER {quote(*new_name)};"
+    return TableRenamed(
+        f"{table} is named {new_name} now",
+        hint=f"Undo it ({back}) and start again; or have its new name captured ([source] tables "
+        f"with '{as_pattern(new_name)}', newTables = \"add\") and start again: its rows are copied "
+        "as those of a new table, and the old one stays in the target as it is.",
+        table=str(table),
+    )
+
+
 def current_of(known: KnownTable, first: int) -> KnownInstance:
     """Return the instance that has a table's changes from a commit on: the newest that had started.
 
@@ -408,6 +520,7 @@ __all__ = [
     "Book",
     "CapturedColumn",
     "Instance",
+    "KnownCommit",
     "KnownInstance",
     "KnownTable",
     "KnownTables",

@@ -25,8 +25,10 @@ from penstock.engines.sqlserver.source.instances import (
     Book,
     CapturedColumn,
     Instance,
+    KnownCommit,
     Range,
     columns_of,
+    current_of,
     instances_of,
     lsn_bytes,
     lsn_text,
@@ -76,11 +78,12 @@ class Newest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Transaction of cdc.lsn_time_mapping."""
+    """Transaction of cdc.lsn_time_mapping. known: as the state file remembers it."""
 
     position: int
     time_us: int
     id: int
+    known: KnownCommit
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,7 +96,7 @@ class Batch:
         commits: All captured transactions of the batch, in order.
         feeds: Changes of the instances.
         instances: All instances when the batch was begun.
-        dropped: Object ids of tables that no longer exist.
+        dropped: Object ids of tables that no longer exist, or that have another name.
         ddl: Statements that altered captured tables, with their LSNs.
     """
 
@@ -129,9 +132,15 @@ def read_commits(
             position=number(start),
             time_us=micros(time) - zone_us if time is not None else 0,
             id=int.from_bytes(told or b"") & (2**64 - 1),
+            known=known_commit(number(start), time, told),
         )
         for start, time, told in rows
     ]
+
+
+def known_commit(position: int, ended: object, told: bytes | None) -> KnownCommit:
+    """Return a transaction as the state file remembers it. ended: time. told: tran_id."""
+    return KnownCommit(lsn=lsn_text(position), ended=str(ended), id=(told or b"").hex())
 
 
 def check_agent(session: Session) -> None:
@@ -169,6 +178,7 @@ class ChangeReader:
     byte_count: int = 0
     newest: int = 0
     _session: Session | None = None
+    _is_checked: bool = False
     _sessions: dict[int, Session] = field(default_factory=dict)
     _columns: Mapping[int, tuple[CapturedColumn, ...]] = field(default_factory=dict)
     _with_command: frozenset[int] = frozenset()
@@ -178,6 +188,7 @@ class ChangeReader:
         """End all sessions."""
         sessions = [*self._sessions.values(), *([self._session] if self._session else [])]
         self._sessions, self._session = {}, None
+        self._is_checked = False
         for session in sessions:
             session.close()
 
@@ -188,14 +199,37 @@ class ChangeReader:
             self._session = self.opens()
         return self._session
 
-    def next_batch(self, last: int) -> Batch | None:
-        """Return the commits after `last`; None if nothing was captured since.
+    def check_database(self) -> None:
+        """Check once per session that the database is still the log's. Raises DatabaseReplaced."""
+        if self._is_checked:
+            return
+        session = self.session
+        rows = session.execute(statements.GUID)
+
+        def find(position: int) -> tuple[int, int, KnownCommit | None]:
+            ((oldest, newest, ended, told),) = session.execute(
+                statements.KNOWN_COMMIT, lsn_bytes(position)
+            )
+            commit = known_commit(position, ended, told) if told is not None else None
+            return number(oldest), number(newest), commit
+
+        self.book.check_database(str(rows[0][0] or "") if rows else "", find)
+        self._is_checked = True
+
+    def next_batch(self, last: int, *, through: int | None = None) -> Batch | None:
+        """Return the commits after `last`; None if nothing was captured since, or may be read yet.
+
+        through: the last commit to read; None for all.
 
         Raises:
             PositionAhead: The server has captured less than it had before.
-            ChangesLost: See `Book.check`, with the other errors of instances.
+            DatabaseReplaced: See `check_database`.
+            ChangesLost, TableRenamed: See `Book.check`, with the other errors of instances.
             CaptureStopped: There is no captured commit at all, and the Agent does not run.
         """
+        self.check_database()
+        if self.book.is_ending:
+            return None
         newest = read_newest(self.session)
         self.newest = newest.position
         if not newest.position:
@@ -209,16 +243,19 @@ class ChangeReader:
                 "load the tables again: penstock reset --target, then penstock run.",
             )
         self.book.saw_newest(newest.position)
-        if newest.position <= last:
+        newest_end = newest.position if through is None else min(newest.position, through)
+        if newest_end <= last:
             return None
         instances = self._instances(last)
         dropped = self.book.check(instances, last, exists=self._exists)
         commits = read_commits(
-            self.session, last, newest.position, count=self.count, zone_us=newest.zone_us
+            self.session, last, newest_end, count=self.count, zone_us=newest.zone_us
         )
-        end = commits[-1].position if len(commits) == self.count else newest.position
+        end = commits[-1].position if len(commits) == self.count else newest_end
         parts, end = self.book.plan(instances, last, end)
         commits = [one for one in commits if one.position <= end]
+        if commits:
+            self.book.commit = commits[-1].known
         batch = Batch(
             last=last,
             end=end,
@@ -271,6 +308,12 @@ class ChangeReader:
         return [(number(lsn), str(text)) for _, _, _, text, lsn in captured]
 
     # -- one instance ------------------------------------------------------------------------
+
+    def instance_at(self, source_id: int, last: int) -> Instance | None:
+        """Return the instance that has a table's changes after a commit; None if it is gone."""
+        current = current_of(self.book.tables[source_id], last + 1)
+        identity = current.object_id, current.created
+        return next((one for one in self._instances(last) if one.identity == identity), None)
 
     def layout_of(self, instance: Instance, since: int) -> Layout:
         """Return how an instance is read. Raises StatementInterrupted for a table that is gone."""

@@ -3,11 +3,15 @@
 A relation has the columns that the change table has: a column that was added to the table later
 arrives with a second capture instance (reference, section 6). Types are those of the change table,
 keys those of the table's definition. A column that was once kept as text stays text.
+
+Change tables do not have the values that ALTER TABLE gives to existing rows, neither a default nor
+a converted value. So columns that were added or got another type are noted as lost, until their
+table's rows were read again (`resends.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -16,13 +20,20 @@ from penstock.codec.sqlserver.columns import SourceColumn
 from penstock.codec.sqlserver.types import parse_type
 from penstock.engines.sqlserver.source.change_rows import Layout
 from penstock.engines.sqlserver.source.instances import CapturedColumn, KnownTable
+from penstock.engines.sqlserver.target.type_rules import holds
 from penstock.model import Column, ColumnDefinition, Identity, Relation, TableDefinition, UniqueKey
 
 
 class KnownRelations(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of the state file: of each table, by object id, its newest relation."""
+    """Content of the state file, by object id.
+
+    Attributes:
+        relations: The newest relation of each table.
+        lost: Columns whose values in older rows the log lacks.
+    """
 
     relations: dict[int, Relation] = {}
+    lost: dict[int, tuple[str, ...]] = {}
 
 
 @dataclass(slots=True)
@@ -32,23 +43,35 @@ class Shapes:
     Attributes:
         definitions: Returns the definitions of the captured tables as they are now.
         is_whole: Before images have all columns that change tables have.
+        reads_renamed: A renamed table is read again, because no request for its new name comes.
         relations: By the table's object id.
+        lost: Columns whose values in older rows the log lacks, by the table's object id.
         is_changed: Whether they have to be saved.
     """
 
     definitions: Callable[[], Sequence[TableDefinition]]
     is_whole: bool = False
+    reads_renamed: bool = False
     relations: dict[int, Relation] = field(default_factory=dict)
+    lost: dict[int, tuple[str, ...]] = field(default_factory=dict)
     is_changed: bool = False
     _known: dict[int, TableDefinition] = field(default_factory=dict)
 
     def load(self, state: KnownRelations | None) -> None:
         """Take over the relations of a state file."""
         self.relations = dict(state.relations) if state is not None else {}
+        self.lost = dict(state.lost) if state is not None else {}
 
     def state(self) -> KnownRelations:
         """Return what the state file has to remember."""
-        return KnownRelations(relations=dict(self.relations))
+        return KnownRelations(relations=dict(self.relations), lost=dict(self.lost))
+
+    def forget_lost(self, source_id: int, columns: Collection[str]) -> None:
+        """Note that the log has all values of these columns, or that the source has none."""
+        left = tuple(one for one in self.lost.pop(source_id, ()) if one not in columns)
+        if left:
+            self.lost[source_id] = left
+        self.is_changed = True
 
     def forget_definitions(self) -> None:
         """Read definitions again when the next layout is made."""
@@ -110,11 +133,26 @@ class Shapes:
         last = self.relations.get(source_id)
         if last is not None and last.same_shape(relation):
             return last
+        if last is not None:
+            lost = {*self.lost.get(source_id, ()), *_find_lost(last, relation)}
+            if self.reads_renamed and last.full_name != relation.full_name:
+                lost.update(one.name for one in relation.columns)
+            if lost:
+                self.lost[source_id] = tuple(sorted(lost))
         version = 1 if last is None else last.version + 1
         relation = replace(relation, version=version, since=since)
         self.relations[source_id] = relation
         self.is_changed = True
         return relation
+
+
+def _find_lost(last: Relation, relation: Relation) -> Iterator[str]:
+    """Yield the columns in which older rows may have values that no change row has."""
+    before = {column.id or column.name: column for column in last.columns}
+    for column in relation.columns:
+        old = before.get(column.id or column.name)
+        if old is None or not holds(column.source_type, old.source_type):
+            yield column.name
 
 
 def _column(

@@ -12,7 +12,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import structlog
 
-from penstock.engines.sqlserver.errors import ChangesLost, InstanceMissing, PositionAhead
+from penstock.engines.sqlserver.errors import (
+    ChangesLost,
+    DatabaseReplaced,
+    InstanceMissing,
+    PositionAhead,
+)
 from penstock.engines.sqlserver.source import statements
 from penstock.engines.sqlserver.source.beginning import (
     given_place,
@@ -23,6 +28,7 @@ from penstock.engines.sqlserver.source.captures import Captures, instance_missin
 from penstock.engines.sqlserver.source.caught_up import CaughtUp
 from penstock.engines.sqlserver.source.instances import Book, KnownTables, instances_of, lsn_text
 from penstock.engines.sqlserver.source.reader import ChangeReader, Session, read_newest
+from penstock.engines.sqlserver.source.resends import Resends
 from penstock.engines.sqlserver.source.shapes import KnownRelations, Shapes
 from penstock.engines.sqlserver.source.stream import ChangeStream
 from penstock.host.clock import REAL_CLOCK, Clock
@@ -82,6 +88,8 @@ class SQLServerEngine(SourceEngine):
         self._start_lsn = start_lsn
         self._reader: ChangeReader | None = None
         self._captures: Captures | None = None
+        self._resends: Resends | None = None
+        self._stream: ChangeStream | None = None
         self._place: EnginePlace | None = None
         self._clock: Clock = REAL_CLOCK
         self._saved_s = float("-inf")
@@ -90,20 +98,30 @@ class SQLServerEngine(SourceEngine):
     def begin(self, place: EnginePlace) -> Origin:
         """Return the identity. For a new log, store first where it begins.
 
-        Raises CdcDisabled, InstanceMissing for a table that the server does not capture, and the
-        errors of `Book.check` and `given_place`.
+        Raises CdcDisabled, DatabaseReplaced, InstanceMissing for a table that the server does not
+        capture, and the errors of `Book.check` and `given_place`.
         """
         self._place, self._clock = place, place.clock
         self._caught_up = CaughtUp(clock=place.clock)
         captures = Captures(place.state, selects=self._selects, asks=self._asks, clock=place.clock)
         state = place.state.load(TABLES_FILE, KnownTables)
         book = Book.load(state, captures.takes)
-        shapes = Shapes(self._tables, is_whole=self._options.full_before_images)
+        book.may_take = captures.may_take
+        shapes = Shapes(
+            self._tables,
+            is_whole=self._options.full_before_images,
+            reads_renamed=not self._asks,
+        )
         shapes.load(place.state.load(RELATIONS_FILE, KnownRelations))
         self._captures = captures
         self._reader = ChangeReader(self._opens, book, shapes)
+        self._resends = Resends(
+            place.state, self._reader, base=place.base, name=self.name, clock=place.clock
+        )
         captures.begin(book, is_new=state is None)
         session = self._reader.session
+        if state is not None:
+            self._reader.check_database()
         database = read_database(session)
         begin = self._first_place(session) if state is None else 0
         instances = instances_of(session.execute(statements.INSTANCES))
@@ -175,6 +193,9 @@ class SQLServerEngine(SourceEngine):
         try:
             yield
         finally:
+            self._stream = None
+            if self._resends is not None:
+                self._resends.forget_stream()
             self.reader.close()
 
     def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
@@ -184,9 +205,10 @@ class SQLServerEngine(SourceEngine):
         """Return a stream of the change tables."""
         logger.info("stream started", position=lsn_text(durable.position))
         self.reader.book.saw_log(durable.position)
-        return nullcontext(
-            ChangeStream(self.reader, start=durable, caught_up=self._caught_up, clock=self._clock)
+        self._stream = ChangeStream(
+            self.reader, start=durable, caught_up=self._caught_up, clock=self._clock
         )
+        return nullcontext(self._stream)
 
     def saw(self, run: Run) -> None:
         """Do nothing."""
@@ -209,10 +231,11 @@ class SQLServerEngine(SourceEngine):
         self._saved_s = self._clock.monotonic_s()
 
     def has_outstanding(self) -> bool:
-        return False
+        """Return whether rows are being sent again."""
+        return self._resends is not None and self._resends.is_at_work
 
     def tend(self, log_access: LogAccess) -> None:
-        """Carry out requests: begin or end the capture of tables."""
+        """Carry out requests: begin or end the capture of tables, send their rows again."""
         assert self._captures is not None, "begin() comes first"
         reader = self.reader
         self._captures.tend(
@@ -222,10 +245,12 @@ class SQLServerEngine(SourceEngine):
         )
         if reader.book.is_changed:
             self._save()
+        if self._resends is not None and self._stream is not None:
+            self._resends.tend(self._stream, log_access)
 
     def is_loss(self, error: PenstockError) -> bool:
         """Return whether the server no longer has changes that the log lacks."""
-        return isinstance(error, ChangesLost | InstanceMissing | PositionAhead)
+        return isinstance(error, ChangesLost | DatabaseReplaced | InstanceMissing | PositionAhead)
 
 
 def bytes_between(first: int, last: int) -> int:

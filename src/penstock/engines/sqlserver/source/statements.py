@@ -77,6 +77,26 @@ DATABASE = (
     "FROM sys.databases AS d WHERE d.name = DB_NAME()"
 )
 
+# What a database keeps for life, also in a backup and on the other replicas of a group.
+GUID = (
+    "SELECT CONVERT(nvarchar(36), service_broker_guid) AS guid FROM sys.databases "
+    "WHERE name = DB_NAME()"
+)
+
+# The oldest and the newest commit that is known, and one commit that was known before.
+KNOWN_COMMIT = (
+    "SELECT m.oldest, m.newest, w.tran_end_time, w.tran_id FROM "
+    "(SELECT MIN(start_lsn) AS oldest, MAX(start_lsn) AS newest FROM cdc.lsn_time_mapping) AS m "
+    "LEFT JOIN cdc.lsn_time_mapping AS w ON w.start_lsn = CAST(? AS binary(10))"
+)
+
+# READ_ONLY on a readable secondary.
+UPDATEABILITY = (
+    "SELECT CONVERT(nvarchar(60), DATABASEPROPERTYEX(DB_NAME(), 'Updateability')) AS updateability"
+)
+
+READ_ONLY = "READ_ONLY"
+
 # Position of the last commit in this database's log: availability group, then the log itself.
 HADR_COMMIT = (
     "SELECT CONVERT(varchar(25), last_commit_lsn) AS lsn "

@@ -25,6 +25,7 @@ from penstock.engines.sqlserver.source.caught_up import CaughtUp
 from penstock.engines.sqlserver.source.instances import lsn_text
 from penstock.engines.sqlserver.source.merging import Merge, Window
 from penstock.engines.sqlserver.source.reader import Batch, ChangeReader
+from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Run, TableName
 from penstock.model.change import DROP_TABLE
@@ -33,6 +34,10 @@ from penstock.ports.source import SourceStream, StreamCounted
 POLL_S = 0.5
 
 logger = structlog.get_logger(__name__)
+faults.declare(
+    *("changes.read.before", "changes.confirm.before", "changes.confirm.after"),
+    "changes.acknowledge.after",
+)
 
 
 @dataclass
@@ -41,6 +46,27 @@ class Counted(StreamCounted):
 
     byte_count: int = 0
     ignored_row_count: int = 0
+
+
+class Visit:
+    """Transaction of the log's own that a stream gives at a position.
+
+    Attributes:
+        position: The log has all commits up to this one, and none after it.
+        runs: Returns the transaction's runs, to follow the log's end. Without any, the stream
+            continues.
+        end: The log's end after them; None until they were given.
+    """
+
+    def __init__(self, position: int, runs: Callable[[FlushPoint], Iterator[Run]]) -> None:
+        """Keep the arguments. position: 0 for wherever the stream is."""
+        self.position = position
+        self.runs = runs
+        self.end: FlushPoint | None = None
+
+    def is_in_log(self, durable: FlushPoint) -> bool:
+        """Return whether the runs are durable."""
+        return self.end is not None and durable.trx >= self.end.trx
 
 
 class ChangeStream(SourceStream):
@@ -69,6 +95,7 @@ class ChangeStream(SourceStream):
         self._is_inside = False
         self._is_silent = False  # the last call found nothing
         self._introduced: dict[int, Relation] = {}
+        self._visit: Visit | None = None
         reader.book.rewind()
         self._counts = Counted()
 
@@ -76,6 +103,18 @@ class ChangeStream(SourceStream):
     def counts(self) -> StreamCounted:
         self._counts.byte_count = self._reader.byte_count
         return self._counts
+
+    @property
+    def end(self) -> FlushPoint:
+        """Return the end of what was given, as far as it is whole."""
+        return self._end
+
+    def visit(self, visit: Visit) -> None:
+        """Give a transaction of the log's own once the stream is at its position.
+
+        Call it between two transactions, and before a later one than that position is given.
+        """
+        self._visit = visit
 
     def next_run(self, timeout_s: float) -> Run | None:
         """Return the next run. Raises the errors of `ChangeReader.next_batch` and `confirm`."""
@@ -85,7 +124,13 @@ class ChangeStream(SourceStream):
             if run is not None:
                 self._is_inside = run.end is None
                 return run
-            batch = self._reader.next_batch(self._end.position)
+            visit = self._visit
+            if visit is not None and self._end.position >= visit.position:
+                self._visit = None
+                self._runs = self._give(visit)
+                continue
+            through = visit.position if visit is not None else None
+            batch = self._reader.next_batch(self._end.position, through=through)
             if batch is not None:
                 self._is_silent = False
                 self._runs = self._read(batch)
@@ -100,6 +145,13 @@ class ChangeStream(SourceStream):
                     self._is_silent = True
                 return None
             self._clock.sleep(min(self._poll_s, left_s))
+
+    def _give(self, visit: Visit) -> Iterator[Run]:
+        for run in visit.runs(self._end):
+            if run.end is not None:
+                self._end = visit.end = run.end
+                self._gsn, self._trx = run.end.gsn, run.end.trx
+            yield run
 
     def _is_past_newest(self) -> bool:
         """Return whether no later commit can have the LSN after the newest captured one."""
@@ -125,11 +177,13 @@ class ChangeStream(SourceStream):
     def acknowledge(self, position: int) -> None:
         """Forget instances that are not needed again. The server cleans change tables up by age."""
         self._reader.book.prune(position)
+        faults.point("changes.acknowledge.after")
 
     # -- one batch ---------------------------------------------------------------------------
 
     def _read(self, batch: Batch) -> Iterator[Run]:
         """Yield the runs of a batch; the last one ends at a flush point."""
+        faults.point("changes.read.before")
         for lsn, text in batch.ddl:
             logger.info("table altered at the source", position=lsn_text(lsn), statement=text)
         book = self._reader.book
@@ -142,10 +196,12 @@ class ChangeStream(SourceStream):
                 yield writing.run(kept)
             kept = window
         if batch.feeds:
+            faults.point("changes.confirm.before")
             self._reader.confirm(batch)
+            faults.point("changes.confirm.after")
         run = writing.last_run(kept)
         for source_id, table in zip(batch.dropped, dropped, strict=True):
-            logger.info("table dropped at the source", table=str(table))
+            logger.info("table dropped or renamed at the source", table=str(table))
             book.gone[source_id] = batch.end
         assert run.end is not None, "it is the last one"
         self._end = run.end

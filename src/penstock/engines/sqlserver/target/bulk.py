@@ -16,6 +16,7 @@ from penstock.codec.server_pair import ServerPair
 from penstock.engines.sqlserver.connect import Connection, quote
 from penstock.engines.sqlserver.target.catalog import TargetTable, read_target_tables
 from penstock.engines.sqlserver.target.chunk import ChunkSpec, heap_prefix
+from penstock.engines.sqlserver.target.claims import drop_held
 from penstock.engines.sqlserver.target.deferred_keys import deferred_keys
 from penstock.engines.sqlserver.target.progress import (
     OUR_TABLES,
@@ -31,7 +32,6 @@ from penstock.ports.bulk import BulkTarget, Found, Mark, TablePlan, TargetFires,
 from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.registry import engine_with_types
 from penstock.ports.target import (
-    SCHEMA,
     TableRecord,
     TargetDdlFailed,
     TargetSchemaMissing,
@@ -242,7 +242,7 @@ class SQLServerBulk(BulkTarget):
         with name_work("dropping tables of lost workers"):
             for (name,) in self._connection.execute(OUR_TABLES):
                 if str(name).startswith(prefixes):
-                    self._connection.run(f"DROP TABLE IF EXISTS {quote(SCHEMA, str(name))}")
+                    drop_held(self._connection, str(name))
 
     def drop_if_made(self, target: TableName) -> None:
         if target in self._progress.made_tables():

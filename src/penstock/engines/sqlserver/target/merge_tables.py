@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.codec.types import NO_CHOICES, Choices
 from penstock.engines.sqlserver.connect import Connection, quote
+from penstock.engines.sqlserver.target.claims import end_holders, is_lock_timeout
 from penstock.engines.sqlserver.target.layout import STAMP, MergeLayout
 from penstock.engines.sqlserver.target.merge_writer import SQLServerMergeWriter
 from penstock.engines.sqlserver.target.progress import (
@@ -25,7 +26,7 @@ from penstock.engines.sqlserver.target.progress import (
     upsert_by_merge,
 )
 from penstock.engines.sqlserver.target.translation import Translation
-from penstock.host.errors import StatementFailed
+from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import TableName
 from penstock.ports import target as port
 from penstock.ports.target import SCHEMA, MergeTable, Staging, StagingChanged
@@ -59,9 +60,19 @@ class MergeTables:
     def make_empty(self, wanted: Mapping[str, MergeLayout]) -> dict[str, int]:
         """Create these merge tables, by name, empty. Call outside a transaction.
 
-        Returns a stamp per name, which is another one each time. Raises StagingChanged if another
-        loader creates them at the same moment.
+        Returns a stamp per name, which is another one each time. Sessions of lost workers that hold
+        the tables are ended. Raises StagingChanged if another loader creates them at the same
+        moment.
         """
+        try:
+            return self._make_empty(wanted)
+        except StatementInterrupted as error:
+            if not is_lock_timeout(error):
+                raise
+            end_holders(self._connection, wanted)
+        return self._make_empty(wanted)
+
+    def _make_empty(self, wanted: Mapping[str, MergeLayout]) -> dict[str, int]:
         stamps = {name: secrets.randbits(STAMP_BITS) for name in wanted}
         try:
             with name_work("preparing merge tables"), transaction(self._connection):

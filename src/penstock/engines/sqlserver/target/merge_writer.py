@@ -21,6 +21,7 @@ import pyarrow as pa
 from penstock.codec.sqlserver.arrow_rows import ValueUnfit
 from penstock.engines.sqlserver.connect import Connection, connect, quote, server_error
 from penstock.engines.sqlserver.target.layout import MergeLayout
+from penstock.engines.sqlserver.target.refusals import ROW_TOO_LONG, row_refused
 from penstock.engines.sqlserver.target.translation import prepared_batch
 from penstock.host.errors import ConnectFailed, ConnectionLost, StatementInterrupted
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
@@ -163,6 +164,8 @@ def _loading_error(error: BaseException, doing: str, table: TableName) -> BaseEx
     if number is None and _SAYS_LOST.search(said):
         return StagingLost(f"{doing}: {said}", hint="penstock retries automatically.")
     typed = server_error(doing, int(number[1]) if number else 0, "", said)
+    if typed.fields.get("errno") in ROW_TOO_LONG:
+        return row_refused(doing, table, int(typed.fields["errno"]))
     if typed.retry == "backoff":
         return StagingLost(typed.message, hint="penstock retries automatically.")
     return StagingFailed(

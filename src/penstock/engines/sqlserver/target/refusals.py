@@ -21,6 +21,7 @@ from penstock.ports.target import (
 DUPLICATE = frozenset({2601, 2627})
 CONSTRAINT = 547  # a foreign key or a check
 NULL_REFUSED = 515
+ROW_TOO_LONG = frozenset({511, 1701})
 NO_TRUNCATE = frozenset({3729, 4711, 4712})  # a view, replication or CDC, a foreign key
 _NOT_THERE = 208
 _VALUES: dict[int, str] = {
@@ -98,10 +99,24 @@ def value_refused(said: str, number: int, table: TableName) -> ValueRefused:
     column = _COLUMN.search(said)
     where = f" (column {column[1]})" if column else _name_object(said)
     what = _VALUES.get(number, "a check constraint is violated")
+    if number in ROW_TOO_LONG:
+        return row_refused(f"applying to {table}", table, number)
     return ValueRefused(
         f"applying to {table}: {what}{where}, error {number}",
         hint=f"Make the column or constraint of {quote(*table)} as it is in the source, then run "
         "again: nothing of the batch was applied.",
+        table=str(table),
+        errno=number,
+    )
+
+
+def row_refused(doing: str, table: TableName, number: int) -> ValueRefused:
+    """Return the error for a row that does not fit a page. doing: the work that met it."""
+    return ValueRefused(
+        f"{doing}: {_VALUES[number]}, error {number}",
+        hint="Columns of fixed length count in full, others with at most 24 bytes each, and texts "
+        "in the merge table with 24: make the row's columns fewer or shorter, or leave the table "
+        "out of [source] tables. Nothing of the batch was applied.",
         table=str(table),
         errno=number,
     )

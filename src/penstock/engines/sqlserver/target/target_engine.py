@@ -7,6 +7,7 @@ from pathlib import Path
 
 from penstock.codec.types import NO_CHOICES, Choices
 from penstock.engines.sqlserver.target.apply import SQLServerTarget
+from penstock.engines.sqlserver.target.claims import LOCK_WAIT_S
 from penstock.engines.sqlserver.target.merge_tables import SQLServerStager
 from penstock.engines.sqlserver.target.progress import SQLServerProgress, open_session
 from penstock.host.clock import REAL_CLOCK, Clock
@@ -34,7 +35,8 @@ class SQLServerTargetEngine(TargetEngine):
         choices: Choices = NO_CHOICES,
         directory: Path | None = None,  # noqa: ARG002 - all rows wait in merge tables
     ) -> SQLServerStager:
-        return SQLServerStager(open_session(url), url, choices)
+        connection = open_session(url, lock_timeout_s=LOCK_WAIT_S)
+        return SQLServerStager(connection, url, choices)
 
     def open_target(
         self,

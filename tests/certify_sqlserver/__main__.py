@@ -1,0 +1,109 @@
+"""`make certify-sqlserver DSN=sqlserver://...`: the command line and the order of the steps.
+
+Exit codes: 0 nothing failed, 1 an assumption, a test or the soak failed, 2 the server cannot be
+examined, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from certify_sqlserver.capture import begin_capture
+from certify_sqlserver.case import choose_cases, run_case
+from certify_sqlserver.grants import examine_rights
+from certify_sqlserver.records import write_records
+from certify_sqlserver.report import SEND, Report
+from certify_sqlserver.server import DATABASE, TARGET, Server
+from certify_sqlserver.soak import run_soak
+from certify_sqlserver.suites import CHOSEN, run_suites
+from penstock.model import PenstockError
+
+BUILD = Path(__file__).parents[2] / "build"
+SOAK_S = 300.0
+CASE_MODULES = ("row_cases", "value_cases", "schema_cases", "position_cases", "limit_cases")
+GOOD, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(prog="certify_sqlserver", description=__doc__)
+    parser.add_argument("url", help="sqlserver://user:password@host:1433/master?encrypt=yes")
+    parser.add_argument("--build", type=Path, default=BUILD, help="folder of the report")
+    parser.add_argument("--case", action="append", default=[], help="run only these cases")
+    parser.add_argument(
+        "--leave-out", action="append", default=[], metavar="CASE=REASON", help="a case not to run"
+    )
+    parser.add_argument("--soak-seconds", type=float, default=SOAK_S, help="0: no soak")
+    parser.add_argument("--tests", default=CHOSEN, help="tests to run, as pytest -k; empty: none")
+    return parser.parse_args(arguments)
+
+
+def say(text: str) -> None:
+    """Print a line of progress."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the certification; return the exit code."""
+    for name in CASE_MODULES:
+        import_module(f"certify_sqlserver.{name}")
+    options = parse_arguments(arguments)
+    try:
+        server = Server(options.url)
+        report = Report(facts=server.facts())
+    except PenstockError as error:
+        say(f"{error.code}: {error.message}\n{error.hint}")
+        return REFUSED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    report.is_whole = bool(options.tests and options.soak_seconds and not options.case)
+    report.left_out = dict(one.partition("=")[::2] for one in options.leave_out)
+    refused: PenstockError | None = None
+    try:
+        certify(server, report, options)
+    except KeyboardInterrupt:
+        say("interrupted: dropping what was created")
+        report.is_interrupted = True
+    except PenstockError as error:
+        refused = error
+    finally:
+        report.left = server.drop_all(say)
+    if refused is not None:
+        say(f"{refused.code}: {refused.message}\n{refused.hint}")
+        return REFUSED
+    written = report.write(options.build)
+    records = options.build / "certify-sqlserver.jsonl"
+    write_records(records, [one for outcome in report.outcomes for one in outcome.records])
+    say("\n".join(["", *report.lines(), "", f"report: {written[1]}", f"records: {records}", SEND]))
+    if report.is_interrupted:
+        return INTERRUPTED
+    return GOOD if report.is_good else FAILED
+
+
+def certify(server: Server, report: Report, options: argparse.Namespace) -> None:
+    """Do the steps, and note their results. Raises DatabaseTaken, PrivilegeMissing."""
+    facts = report.facts
+    say(f"SQL Server {facts.version}, {facts.edition}")
+    server.create(DATABASE)
+    report.lacks = begin_capture(server)
+    report.rights = examine_rights(server)
+    for one in choose_cases(options.case, report.left_out):
+        outcome = run_case(one, server, facts, lacks=report.lacks)
+        report.outcomes.append(outcome)
+        say(f"{outcome.state:8}{one.name}  {outcome.reason}".rstrip())
+    if options.tests and not report.lacks:
+        report.suites = run_suites(server, options.build, chosen=options.tests, say=say)
+    if options.soak_seconds and not report.lacks:
+        server.create(TARGET)
+        with tempfile.TemporaryDirectory() as folder:
+            report.soak = run_soak(server, Path(folder), seconds=options.soak_seconds, say=say)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

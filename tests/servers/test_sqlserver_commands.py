@@ -1,0 +1,164 @@
+"""Commands with SQL Server on either side: init, plan, copy, status, and a table copied again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.servers.engines import FIRST, Place, new_place
+from penstock.control.doctor.plan import make_plan, plan_lines
+from penstock.control.pipeline.config import load_config
+from plugins.shared import SharedServers
+
+TABLE = "create table orders (id int primary key, note varchar(20), big text)"
+ROWS = "insert into orders values (1, 'a', null), (2, 'A ', 'x')"
+CHOSEN = {"target.types": {'"*"': "error"}}
+
+
+@pytest.fixture
+def places(shared_servers: SharedServers) -> Iterator[tuple[Place, Place]]:
+    """A SQL Server database whose tables are captured, and one of PostgreSQL."""
+    with ExitStack() as stack:
+        kinds = ("sqlserver", FIRST)
+        captured, other = (stack.enter_context(new_place(shared_servers, one)) for one in kinds)
+        yield captured, other
+
+
+@pytest.mark.parametrize("is_source", [True, False], ids=["source", "target"])
+def test_a_pipeline_file_is_written(
+    places: tuple[Place, Place], tmp_path: Path, *, is_source: bool
+) -> None:
+    """It has the types to choose, and doctor's findings with the statements to type."""
+    source, target = places if is_source else reversed(places)
+    if is_source:
+        source.run(
+            "create table orders (id int primary key, at datetimeoffset(3), note varchar(9))"
+        )
+        source.make_keyless("bag", "a int")
+    else:
+        source.run("create table orders (id int primary key, at timestamptz, note varchar(9))")
+    path = tmp_path / "shop.toml"
+    ran = penstock("init", source.url, target.url, "--file", path, "--json")
+    assert ran.code == 0, ran.err
+    written = path.read_text()
+    assert f'"{source.namespace}" = "{target.namespace}"' in written
+    assert f"{source.namespace}.orders" in ran.result["tables"]
+    assert "Secret" not in written, "the password is a variable"
+    passwords = dict.fromkeys(ran.result["variables"], "x")
+    config = load_config(path, {**os.environ, **passwords})
+    if is_source:
+        assert config.target.types == {"nul characters": "error", "offsets": "error"}
+        assert "W MS017 dbo.bag has no primary key" in written
+        assert "ALTER TABLE [dbo].[bag] ADD CONSTRAINT [pk_bag] PRIMARY KEY" in written
+    else:
+        assert config.target.types == {"dates out of range": "error"}
+
+
+def test_a_plan_has_the_types_of_the_other_side(
+    places: tuple[Place, Place], tmp_path: Path
+) -> None:
+    """Both directions may run, and a type that the target creates is one that it has."""
+    captured, other = places
+    captured.run("create table a (id int primary key, m money, g uniqueidentifier, t time(3))")
+    other.run("create table b (id int primary key, n numeric(12,2), j jsonb, i interval)")
+    mapped: dict[str, Any] = {**CHOSEN, "target.map": {"dbo": "public"}}
+    plan = make_plan(
+        load_config(
+            write_pipeline(tmp_path, captured.url, other.url, tables=["dbo.*"], sections=mapped)
+        )
+    )
+    assert plan.may_run, list(plan_lines(plan))
+    types = {one.name: one.mapping.target_type for one in plan.tables[0].columns}
+    assert types == {
+        "id": "integer",
+        "m": "numeric(19,4)",
+        "g": "uuid",
+        "t": "time(3) without time zone",
+    }
+    mapped = {**CHOSEN, "target.map": {"public": "dbo"}}
+    plan = make_plan(
+        load_config(
+            write_pipeline(tmp_path, other.url, captured.url, tables=["public.b"], sections=mapped)
+        )
+    )
+    assert plan.may_run, list(plan_lines(plan))
+    types = {one.name: one.mapping.target_type for one in plan.tables[0].columns}
+    assert types["n"] == "decimal(12,2)"
+    assert types["j"].startswith("nvarchar(max)")
+    listed = ", ".join(f"[{name}] {kind}" for name, kind in types.items())
+    captured.run(f"create table planned ({listed})")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("is_source", [True, False], ids=["source", "target"])
+def test_tables_are_copied_without_a_file(places: tuple[Place, Place], *, is_source: bool) -> None:
+    """Only the rows stay: no schema wirekite; a table with rows is left as it is."""
+    source, target = places if is_source else reversed(places)
+    source.run(TABLE, ROWS)
+    name = f"{source.namespace}.orders"
+    arguments = ("copy", source.url, target.url, "--tables", name, "--json")
+    ran = penstock(*arguments, timeout_s=400)
+    assert ran.code == 0, ran.err
+    assert ran.result == {"copied": [name]}
+    shown = "select id, note, big from orders order by id"
+    assert target.run(shown) == [(1, "a", None), (2, "A ", "x")]
+    if is_source:
+        with psycopg.connect(target.url) as session:
+            assert session.execute("select to_regnamespace('wirekite')").fetchone() == (None,)
+    else:
+        assert target.run("select schema_id('wirekite')") == [(None,)]
+    again = penstock(*arguments, timeout_s=400)
+    assert again.error["code"] == "PK15"
+    assert "orders" in again.error["hint"]
+    assert target.run("select count(*) from orders") == [(2,)]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("is_source", [True, False], ids=["source", "target"])
+def test_a_table_is_copied_again(
+    places: tuple[Place, Place], tmp_path: Path, *, is_source: bool
+) -> None:
+    """After `table resync`, a row that was changed at the target is the source's again."""
+    source, target = places if is_source else reversed(places)
+    source.run(TABLE, ROWS)
+    file = write_pipeline(
+        tmp_path,
+        source.url,
+        target.url,
+        tables=[f"{source.namespace}.orders"],
+        sections={
+            **CHOSEN,
+            "target.map": {source.namespace: target.namespace},
+            "changeExtractor": {"exitWhenIdle": True, "flushIntervalSeconds": 0.5},
+            "spark": {"master": "local[2]"},
+        },
+    )
+    assert penstock("run", file, timeout_s=400).code == 0
+    target.run("update orders set note = 'wrong' where id = 1", "delete from orders where id = 2")
+    found = penstock("verify", file, "--json", timeout_s=400)
+    assert found.code != 0
+    assert not found.result["equal"]
+    asked = penstock("table", "resync", file, f"{source.namespace}.orders", timeout_s=200)
+    assert asked.code == 0, asked.err
+    source.run("insert into orders values (3, 'new', null)")
+    done = penstock("run", file, timeout_s=400)
+    assert done.code == 0, done.err
+    found = penstock("verify", file, "--json", timeout_s=400)
+    assert found.code == 0, found.out + found.err
+    shown = "select id, note, big from orders order by id"
+    assert target.run(shown) == [(1, "a", None), (2, "A ", "x"), (3, "new", None)]
+    status = penstock("status", file, "--json", timeout_s=200).result
+    assert status["bulk"]["phase"] == "done"
+    listed = penstock("table", "ls", file, timeout_s=200)
+    assert "orders" in listed.out
