@@ -140,15 +140,14 @@ class _Images:
 
     def after(self) -> tuple[list[Any], list[int]]:
         """Return the after image and the absent columns. Raises Defect and _Widen."""
-        shown: list[Any] = []
+        shown: list[Any] = [None] * len(self.new)
         absent: list[int] = []
-        for column, (new, old) in enumerate(zip(self.new, self.old, strict=True)):
-            value = old if new is None else new
-            if _is_told(value):
-                shown.append(self.read(column, value))
-            else:
+        for column, new in enumerate(self.new):
+            value = self.old[column] if new is None else new
+            if value is None or value.kind is ValueKind.UNKNOWN:
                 absent.append(column)
-                shown.append(None)
+            elif value.kind is not ValueKind.NULL:
+                shown[column] = self.read(column, value)
         return shown, absent
 
     def before(self) -> list[Any]:
@@ -160,7 +159,7 @@ class _Images:
 
     def read(self, column: int, value: Value | None) -> Any:
         """Return a value in the column's form. Raises Defect and _Widen."""
-        assert value is not None
+        assert value is not None, "checked before"
         try:
             return read_value(self.text, value, self.binding.plans[column])
         except Unfit as error:
