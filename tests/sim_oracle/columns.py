@@ -45,9 +45,7 @@ class NanoTime(NamedTuple):
     nanos: int
 
 
-Value = (
-    int | Decimal | float | str | bytes | datetime | NanoTime | timedelta | None
-)
+Value = int | Decimal | float | str | bytes | datetime | NanoTime | timedelta | None
 Row = dict[str, Value]
 
 

@@ -406,8 +406,7 @@ class Database:
         version = table.version
         if not text:
             text = (
-                f'ALTER TABLE "{version.owner}"."{version.name}" '
-                f'RENAME COLUMN "{old}" TO "{new}";'
+                f'ALTER TABLE "{version.owner}"."{version.name}" RENAME COLUMN "{old}" TO "{new}";'
             )
         columns = tuple(
             replace(column, name=new if column.name == old else column.name)
@@ -416,9 +415,7 @@ class Database:
         key = tuple(new if name == old else name for name in version.key)
         table.version = replace(version, key=key)
         self._alter(table, columns, text)
-        self._rewrite_rows(
-            table, lambda row: {(new if k == old else k): v for k, v in row.items()}
-        )
+        self._rewrite_rows(table, lambda row: {(new if k == old else k): v for k, v in row.items()})
 
     def _rewrite_rows(self, table: Table, change: Any) -> None:
         for row_id, row in list(table.rows.items()):
@@ -474,14 +471,10 @@ class Database:
             row_id = segment.new_row_id(reuse=False)
             table.put(row_id, dict(row))
             table.record_version(row_id, self.scn, dict(row))
-            changes.append(
-                Change("c", table.version.owner, table.name, None, dict(row), row_id)
-            )
+            changes.append(Change("c", table.version.owner, table.name, None, dict(row), row_id))
         xid = Xid(1, 0, 900_000 + next(self._transactions))
         self.unrecoverable_scn = self.scn
-        self.committed.append(
-            Committed(xid, self.scn, 1, None, tuple(changes), is_logged=False)
-        )
+        self.committed.append(Committed(xid, self.scn, 1, None, tuple(changes), is_logged=False))
         self.tick()
 
     # ------------------------------------------------------------------ restores

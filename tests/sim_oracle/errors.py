@@ -5,6 +5,7 @@ from __future__ import annotations
 TEXTS = {
     1: "unique constraint ({}) violated",
     54: "resource busy and acquire with NOWAIT specified or timeout expired",
+    60: "deadlock detected while waiting for resource",
     310: "archived log contains sequence {}; sequence {} required",
     900: "invalid SQL statement",
     904: "{}: invalid identifier",

@@ -58,9 +58,7 @@ def unsupported(transaction: Transaction, table: Table, segment: Segment) -> Rec
 
 def _tie(transaction: Transaction, done: Done, segment: Segment) -> None:
     """Write the INTERNAL row that has the row id of the statement before it."""
-    transaction.write(
-        transaction.record(redo.INTERNAL, done.table, segment, row_id=done.row_id)
-    )
+    transaction.write(transaction.record(redo.INTERNAL, done.table, segment, row_id=done.row_id))
 
 
 def write_insert(
@@ -202,9 +200,7 @@ def _write_outside(
         done.undo.insert(0, _make_undo(transaction, done, segment, old))
 
 
-def _steps(
-    column: Column, value: Value, is_basic: bool, trims: bool
-) -> Iterator[tuple[int, str]]:
+def _steps(column: Column, value: Value, is_basic: bool, trims: bool) -> Iterator[tuple[int, str]]:
     """Yield code and text of the writes of a whole value, and of the trim."""
     assert isinstance(value, str | bytes)
     suffix = _SUFFIXES[column.kind]
@@ -271,9 +267,7 @@ def write_block(
     """Write a LOB row as a whole block, with its INTERNAL row before it, as 23ai does."""
     row_id = done.row_id if has_row_id else None
     transaction.write(
-        transaction.record(
-            redo.LOCATOR, done.table, segment, row_id=row_id, operation="INTERNAL"
-        )
+        transaction.record(redo.LOCATOR, done.table, segment, row_id=row_id, operation="INTERNAL")
     )
     transaction.write(
         transaction.record(
@@ -309,7 +303,7 @@ def edit_lob(
 
     column = table.version.column(name)
     suffix = _SUFFIXES[column.kind]
-    before = transaction._lock(table, row_id)  # noqa: SLF001
+    before = transaction.lock(table, row_id)
     old = before[name]
     assert isinstance(old, str | bytes)
     blank = "\0" if isinstance(old, bytes) else " "
@@ -400,8 +394,6 @@ def _write_long(
             f"  dbms_lob.write(TempLob, {len(piece)}, {at + 1}, buf_c);\n"
         )
         transaction.write(
-            transaction.record(
-                redo.LONG_WRITE, table, segment, text=text, is_final=True, **fields
-            )
+            transaction.record(redo.LONG_WRITE, table, segment, text=text, is_final=True, **fields)
         )
     transaction.write(transaction.record(redo.LONG_END, table, segment, **fields))

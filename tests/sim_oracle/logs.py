@@ -113,9 +113,7 @@ class Logs:
                 continue
             resetlogs = self.incarnations[log.incarnation - 1].scn
             name = f"/arch{destination}/{log.thread}_{log.sequence}_{resetlogs}.dbf"
-            log.archives[destination] = Archive(
-                name, destination, log, time, is_standby=is_standby
-            )
+            log.archives[destination] = Archive(name, destination, log, time, is_standby=is_standby)
 
     def list_current_as_archived(self, thread: RedoThread, time: datetime) -> None:
         """List a CURRENT log among the archived ones too, as managed services show it."""

@@ -229,5 +229,3 @@ def merge_by_scn(streams: list[list[Record]]) -> Iterator[Record]:
             return
         yield streams[best][places[best]]
         places[best] += 1
-
-

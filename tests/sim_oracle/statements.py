@@ -327,5 +327,3 @@ def split(text: str) -> list[str | None]:
 def as_dicts(rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
     """Return rows by column name."""
     return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-
-

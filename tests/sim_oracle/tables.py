@@ -190,6 +190,16 @@ class Table:
             if row is not None:
                 yield row_id, row
 
+    def visible(self, scn: int, transaction: Any) -> Iterator[tuple[str, Row]]:
+        """Yield the rows that a transaction sees: committed ones, and its own changes."""
+        own = {row_id for row_id, one in self.locks.items() if one is transaction}
+        for row_id, row in self.at(scn):
+            if row_id not in own:
+                yield row_id, row
+        for row_id in own:
+            if row_id in self.rows:
+                yield row_id, self.rows[row_id]
+
 
 def make_version(
     owner: str,

@@ -223,7 +223,7 @@ class Transaction:
             Blocked: Another transaction changed the row or holds the new key.
         """
         self._check_open(table)
-        before = self._lock(table, row_id)
+        before = self.lock(table, row_id)
         changed = {name: fit(table.version.column(name), values[name]) for name in values}
         after = {**before, **changed}
         key = table.key_of(after)
@@ -293,7 +293,7 @@ class Transaction:
 
     def _delete(self, table: Table, row_id: str, first: Record | None) -> Record:
         self._check_open(table)
-        before = self._lock(table, row_id)
+        before = self.lock(table, row_id)
         segment = table.segment_at(row_id)
         table.take(row_id)
         self._hold_key(table, before)
@@ -328,11 +328,11 @@ class Transaction:
                 self.insert(table, row)
             except OraError:
                 if not save_exceptions:
-                    self._undo_to(mark)
+                    self.undo_to(mark)
                     raise
                 refused.append(number)
             except Blocked:
-                self._undo_to(mark)
+                self.undo_to(mark)
                 raise
         return refused
 
@@ -344,7 +344,7 @@ class Transaction:
         """
         mark = len(self.changes)
         listed = list(changes)
-        befores = {row_id: self._lock(table, row_id) for row_id, _ in listed}
+        befores = {row_id: self.lock(table, row_id) for row_id, _ in listed}
         for row_id, _ in listed:
             table.take(row_id)
         taken: set[Any] = set()
@@ -363,7 +363,7 @@ class Transaction:
             assert done.after is not None
             table.rows[done.row_id] = done.after
         if is_duplicate:
-            self._undo_to(mark)
+            self.undo_to(mark)
             raise OraError(1, f"{table.version.owner}.{table.name}_PK")
         for done in self.changes[mark:]:
             assert done.after is not None
@@ -378,7 +378,7 @@ class Transaction:
 
     def select_for_update(self, table: Table, row_id: str) -> None:
         """Lock a row: a row of the log that is not data."""
-        self._lock(table, row_id)
+        self.lock(table, row_id)
         name = f'"{table.version.owner}"."{table.name}"'
         text = f"select * from {name} where ROWID = '{row_id}' for update;"
         self.write(self.record(redo.SELECT_FOR_UPDATE, table, row_id=row_id, text=text))
@@ -400,7 +400,8 @@ class Transaction:
         columns = [column for column in table.version.columns if not column.is_virtual]
         return {column.name: fit(column, row.get(column.name)) for column in columns}
 
-    def _lock(self, table: Table, row_id: str) -> Row:
+    def lock(self, table: Table, row_id: str) -> Row:
+        """Lock a row and return it; raises Blocked if another transaction has it."""
         holder = table.locks.get(row_id)
         if holder is not None and holder is not self:
             raise Blocked(row_id)
@@ -435,10 +436,11 @@ class Transaction:
         if name not in self.savepoints:
             raise OraError(1086, name)
         mark = self.savepoints[name]
-        self._undo_to(mark)
+        self.undo_to(mark)
         self.savepoints = {one: at for one, at in self.savepoints.items() if at <= mark}
 
-    def _undo_to(self, mark: int) -> None:
+    def undo_to(self, mark: int) -> None:
+        """Undo all changes after the first ones."""
         undone = self.changes[mark:]
         del self.changes[mark:]
         writers: list[tuple[str, Callable[[], Record]]] = []
@@ -449,9 +451,7 @@ class Transaction:
             self.database.tick(self.database.scn % 2)
             self.write(write())
 
-    def _order(
-        self, writers: list[tuple[str, Callable[[], Record]]]
-    ) -> list[Callable[[], Record]]:
+    def _order(self, writers: list[tuple[str, Callable[[], Record]]]) -> list[Callable[[], Record]]:
         """Return undo rows newest first within a row id, in any order between row ids."""
         if self.shuffle is None:
             return [write for _, write in writers]
@@ -480,9 +480,11 @@ class Transaction:
         for child in self.children:
             child.rollback()
         if self.start_scn:
-            self._undo_to(0)
+            self.undo_to(0)
             self.database.tick()
-            record = self.record(redo.ROLLBACK, hides_address=self.database.settings.has_partial_ids)
+            record = self.record(
+                redo.ROLLBACK, hides_address=self.database.settings.has_partial_ids
+            )
             self.write(record)
             self.flush()
         self._end()
@@ -558,9 +560,11 @@ class Transaction:
     def _end(self) -> None:
         self.is_open = False
         self.database.open.pop(self.xid, None)
-        for table in {done.table for done in self.changes} | {
-            one for one in self.database.tables.values() if self in one.locks.values()
-        } | {one for one in self.database.tables.values() if self in one.key_locks.values()}:
+        for table in (
+            {done.table for done in self.changes}
+            | {one for one in self.database.tables.values() if self in one.locks.values()}
+            | {one for one in self.database.tables.values() if self in one.key_locks.values()}
+        ):
             table.locks = {row: one for row, one in table.locks.items() if one is not self}
             table.key_locks = {key: one for key, one in table.key_locks.items() if one is not self}
 

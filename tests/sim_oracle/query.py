@@ -1,0 +1,365 @@
+"""Queries: views and tables become tables of SQLite, and the query runs there."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlglot import exp
+
+from sim_oracle.catalog import CATALOG
+from sim_oracle.cells import MARK, Lob, Months, RowIdText, decode, encode
+from sim_oracle.columns import Column, NanoTime
+from sim_oracle.errors import OraError
+from sim_oracle.grammar import Prepared, prepare
+from sim_oracle.literals import format_time, number_text
+from sim_oracle.redo import OPEN_END
+from sim_oracle.rowids import RowId, parse_rowid
+from sim_oracle.statements import COLUMNS as CONTENTS_COLUMNS
+from sim_oracle.tables import Table
+from sim_oracle.transactions import Transaction
+from sim_oracle.views import VIEWS, Context, View
+
+CONTENTS = "V$LOGMNR_CONTENTS"
+_BIG = {float(OPEN_END): OPEN_END}
+
+
+class OutputColumn(NamedTuple):
+    """A column of a result.
+
+    Attributes:
+        name: Name of the column.
+        column: Declaration of the table's column that it shows; None of other expressions.
+        is_row_id: Whether it is ROWID.
+    """
+
+    name: str
+    column: Column | None
+    is_row_id: bool = False
+
+
+class Result(NamedTuple):
+    """Result of a query."""
+
+    columns: list[OutputColumn]
+    rows: Iterator[tuple[Any, ...]]
+
+
+class Source(NamedTuple):
+    """A view or table that a query reads.
+
+    Attributes:
+        name: Name in SQLite.
+        columns: Names of its columns.
+        rows: Returns the cells of the columns that are asked for, given their places.
+        table: Table of the model; None for a view.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    rows: Callable[[list[int]], Iterable[tuple[Any, ...]]]
+    table: Table | None = None
+
+
+def find_view(name: str, context: Context) -> View | None:
+    """Return a view by name: V_$LOG is V$LOG."""
+    plain = name.replace("V_$", "V$")
+    if plain == CONTENTS:
+        return CONTENTS_COLUMNS, lambda one: one.mining()
+    return VIEWS.get(plain) or CATALOG.get(plain)
+
+
+class Reader:
+    """Reader of queries for one session.
+
+    Args:
+        context: The session, as views see it.
+        find_table: Returns a table by owner and name; raises OraError 942.
+        schema: Schema of names without one.
+        transaction: The session's open transaction, whose changes its queries see.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        find_table: Callable[[str, str], Table],
+        schema: str,
+        transaction: Transaction | None = None,
+    ) -> None:
+        self._context = context
+        self._find_table = find_table
+        self._schema = schema
+        self._transaction = transaction
+
+    def run(self, text: str, binds: dict[str, Any]) -> Result:
+        """Run a query; raises OraError."""
+        prepared = prepare(text)
+        if not isinstance(prepared.tree, exp.Query):
+            raise OraError(900, text="not a query")
+        scn = self._as_of(prepared, binds)
+        tree = prepared.tree.copy()
+        tree.set("locks", None)  # the session locks the rows
+        sources = self._sources(tree, scn)
+        statement = convert(tree)
+        store = open_store(self._context)
+        wanted = _wanted(tree)
+        for source in sources.values():
+            fill(store, source, wanted)
+        columns = _output(tree, sources)
+        cells = {bind_name(name): encode(value) for name, value in binds.items()}
+        try:
+            cursor = store.execute(statement, cells)
+        except sqlite3.OperationalError as error:
+            if "no such column" in str(error):
+                raise OraError(904, str(error).split(": ")[-1]) from error
+            raise OraError(900, text=f"the simulator cannot run this: {error}") from error
+        names = [one[0] for one in cursor.description]
+        if len(columns) != len(names):
+            columns = [OutputColumn(name, None) for name in names]
+        shown = [one._replace(name=name) for one, name in zip(columns, names, strict=True)]
+        return Result(shown, (tuple(decode(cell, _BIG) for cell in row) for row in cursor))
+
+    def _as_of(self, prepared: Prepared, binds: dict[str, Any]) -> int | None:
+        if prepared.as_of is None:
+            return None
+        if prepared.as_of.startswith(":"):
+            return int(binds[prepared.as_of[1:].upper()])
+        return int(prepared.as_of)
+
+    def _sources(self, tree: exp.Expr, scn: int | None) -> dict[str, Source]:
+        names = {cte.alias_or_name.upper() for cte in tree.find_all(exp.CTE)}
+        sources: dict[str, Source] = {}
+        for node in list(tree.find_all(exp.Table)):
+            owner, name = _spelling(node.args.get("db")), _spelling(node.this)
+            if not owner and name in names:
+                continue
+            source = self._source(owner, name, scn)
+            sources[source.name] = source
+            alias = node.alias or name
+            node.set("db", None)
+            node.set("this", exp.to_identifier(source.name, quoted=True))
+            node.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+        return sources
+
+    def _source(self, owner: str, name: str, scn: int | None) -> Source:
+        view = find_view(name, self._context) if owner in ("", "SYS") else None
+        if view is not None:
+            self._check_privilege(name)
+            columns, read = view
+            return Source(name, columns, lambda places: _pick(read(self._context), places))
+        table = self._find_table(owner or self._schema, name)
+        listed = [column for column in table.version.columns if not column.is_virtual]
+        names = ("ROWID", *(column.name for column in listed), "ORA_ROWSCN")
+        database = self._context.database
+        if scn is None:
+            rows: Iterable[tuple[str, dict[str, Any]]]
+            rows = list(table.visible(database.scn, self._transaction))
+        else:
+            rows = list(database.rows_at(table, scn))
+
+        def read_cells(places: list[int]) -> Iterator[tuple[Any, ...]]:
+            for row_id, row in rows:
+                cells = [RowIdText(row_id)]
+                cells += [encode(row[column.name], column.kind) for column in listed]
+                cells.append(database.scn)
+                yield tuple(cells[place] for place in places)
+
+        return Source(f"{table.version.owner}.{name}", names, read_cells, table)
+
+    def _check_privilege(self, name: str) -> None:
+        if not name.startswith(("V$", "GV$", "DBA_", "V_$")):
+            return
+        grants = self._context.privileges
+        view = name.replace("V$", "V_$", 1) if "V_$" not in name else name
+        if not grants & {"SELECT ANY DICTIONARY", "SELECT_CATALOG_ROLE", f"SELECT ON {view}"}:
+            raise OraError(942)
+
+
+def _spelling(node: Any) -> str:
+    if node is None or node == "":
+        return ""
+    name = node.name
+    return str(name if node.args.get("quoted") else name.upper())
+
+
+def _pick(rows: Iterable[tuple[Any, ...]], places: list[int]) -> Iterator[tuple[Any, ...]]:
+    for row in rows:
+        yield tuple(row[place] for place in places)
+
+
+def _wanted(tree: exp.Expr) -> set[str] | None:
+    """Return the names of all columns that a query reads; None if it has a star."""
+    for star in tree.find_all(exp.Star):
+        if not isinstance(star.parent, exp.Count):
+            return None
+    return {node.name for node in tree.find_all(exp.Column)}
+
+
+def bind_name(name: str) -> str:
+    """Return the name of a bind in SQLite."""
+    return f"B_{name}" if name[0].isdigit() else name
+
+
+def convert(tree: exp.Expr) -> str:
+    """Return SQLite's text of a tree, which is changed."""
+    for rownum in [one for one in tree.find_all(exp.Column) if one.name.upper() == "ROWNUM"]:
+        _limit(rownum)
+    converted = tree.transform(_convert_node)
+    return converted.sql(dialect="sqlite")
+
+
+def _limit(rownum: exp.Expr) -> None:
+    parent = rownum.parent
+    select = rownum.find_ancestor(exp.Select)
+    if select is None or not isinstance(parent, exp.LT | exp.LTE | exp.EQ):
+        raise OraError(900, text="the simulator knows ROWNUM in a comparison with a number only")
+    number = int(parent.expression.name) - isinstance(parent, exp.LT)
+    select.limit(number, copy=False)
+    parent.replace(exp.true())
+
+
+def _convert_node(node: exp.Expr) -> exp.Expr:
+    if isinstance(node, exp.Identifier):
+        name = node.this if node.args.get("quoted") else node.this.upper()
+        return exp.to_identifier(name, quoted=True)
+    if isinstance(node, exp.Pseudocolumn):
+        return exp.column(
+            exp.to_identifier(node.name.upper(), quoted=True), table=node.args.get("table")
+        )
+    if isinstance(node, exp.Placeholder) and node.this:
+        return exp.Placeholder(this=str(node.this).upper())
+    if isinstance(node, exp.Binary | exp.Between | exp.In):
+        return _compare_row_ids(node)
+    if isinstance(node, exp.Anonymous):
+        node.set("this", str(node.this).upper())
+    return node
+
+
+def _is_row_id(node: Any) -> bool:
+    return isinstance(node, exp.Column | exp.Pseudocolumn) and node.name.upper() == "ROWID"
+
+
+def _compare_row_ids(node: exp.Expr) -> exp.Expr:
+    """Convert texts to row ids where a comparison has ROWID."""
+    parts = [key for key in ("this", "expression", "low", "high") if node.args.get(key)]
+    if not any(_is_row_id(node.args[key]) for key in parts):
+        return node
+    for key in parts:
+        value = node.args[key]
+        if isinstance(value, exp.Literal | exp.Placeholder):
+            node.set(key, exp.Anonymous(this="CHARTOROWID", expressions=[value]))
+    if node.args.get("expressions"):
+        listed = [exp.Anonymous(this="CHARTOROWID", expressions=[one]) for one in node.expressions]
+        node.set("expressions", listed)
+    return node
+
+
+def _output(tree: exp.Expr, sources: dict[str, Source]) -> list[OutputColumn]:
+    """Return what is known of the columns of a result."""
+    select = tree if isinstance(tree, exp.Select) else tree.find(exp.Select)
+    if select is None:
+        return []
+    declared: dict[str, Column] = {}
+    for source in sources.values():
+        if source.table is not None:
+            declared |= {column.name: column for column in source.table.version.columns}
+    out: list[OutputColumn] = []
+    for one in select.expressions:
+        inner = one.this if isinstance(one, exp.Alias) else one
+        if isinstance(inner, exp.Star) or (
+            isinstance(inner, exp.Column) and isinstance(inner.this, exp.Star)
+        ):
+            return []
+        if isinstance(inner, exp.Column | exp.Pseudocolumn):
+            name = _spelling(inner.this) if isinstance(inner, exp.Column) else inner.name.upper()
+            out.append(OutputColumn(one.alias_or_name, declared.get(name), name == "ROWID"))
+        else:
+            out.append(OutputColumn(one.alias_or_name, None))
+    return out
+
+
+# ---------------------------------------------------------------------- SQLite
+
+
+def fill(store: sqlite3.Connection, source: Source, wanted: set[str] | None) -> None:
+    """Create a source's table and store its rows, in the columns that are read."""
+    places = [
+        place
+        for place, name in enumerate(source.columns)
+        if wanted is None or name in wanted or name.upper() in {one.upper() for one in wanted}
+    ] or [0]
+    names = ", ".join('"' + source.columns[place].replace('"', '""') + '"' for place in places)
+    store.execute(f'CREATE TABLE "{source.name}" ({names})')
+    marks = ", ".join("?" * len(places))
+    rows = (tuple(encode(cell) for cell in row) for row in source.rows(places))
+    store.executemany(f'INSERT INTO "{source.name}" VALUES ({marks})', rows)
+
+
+def open_store(context: Context) -> sqlite3.Connection:
+    """Return an empty database with Oracle's functions."""
+    store = sqlite3.connect(":memory:", isolation_level=None)
+
+    def add(name: str, count: int, function: Callable[..., Any]) -> None:
+        store.create_function(name, count, function)
+
+    add("CHARTOROWID", 1, _to_row_id)
+    add("ROWIDTOCHAR", 1, lambda cell: cell and str(decode(cell, _BIG)))
+    add("ROWID_CREATE", 5, lambda kind, *parts: encode(RowIdText(str(RowId(*parts)))))
+    add("ROWID_OBJECT", 1, lambda cell: parse_rowid(decode(cell, _BIG)).object)
+    add("ROWID_BLOCK_NUMBER", 1, lambda cell: parse_rowid(decode(cell, _BIG)).block)
+    add("TO_CHAR", -1, lambda *cells: _to_char(context, *cells))
+    add("TO_NUMBER", 1, lambda cell: None if cell is None else int(cell))
+    add("RAWTOHEX", 1, lambda cell: None if cell is None else cell.hex().upper())
+    add("HEXTORAW", 1, lambda cell: None if cell is None else bytes.fromhex(cell))
+    add("SYS_CONTEXT", 2, lambda space, name: _sys_context(context, name))
+    add("REGEXP_LIKE", 2, _regexp_like)
+    add("SCN_TO_TIMESTAMP", 1, lambda scn: encode(context.database.time_of(scn)))
+    return store
+
+
+def _to_row_id(cell: Any) -> Any:
+    if cell is None or (isinstance(cell, str) and cell.startswith(MARK)):
+        return cell
+    try:
+        return encode(RowIdText(str(parse_rowid(cell))))
+    except ValueError:
+        return None
+
+
+def _regexp_like(text: Any, pattern: str) -> bool:
+    import re
+
+    return text is not None and re.search(pattern, text) is not None
+
+
+def _to_char(context: Context, cell: Any, picture: str | None = None, *rest: Any) -> Any:
+    value = decode(cell, _BIG)
+    if isinstance(value, Lob):
+        return value.data
+    if isinstance(value, int | float) or hasattr(value, "as_tuple"):
+        return number_text(value, context.nls.numeric[0])
+    if isinstance(value, datetime | NanoTime):
+        time = value.time if isinstance(value, NanoTime) else value
+        offset = time.utcoffset()
+        minutes = None if offset is None else int(offset.total_seconds() // 60)
+        return format_time(picture or context.nls.date, value, minutes)
+    if isinstance(value, Months):
+        sign = "-" if value.count < 0 else "+"
+        return f"{sign}{abs(value.count) // 12:02d}-{abs(value.count) % 12:02d}"
+    return value if value is None or isinstance(value, str) else str(value)
+
+
+def _sys_context(context: Context, name: str) -> str | None:
+    values = {
+        "CON_NAME": context.container,
+        "CON_ID": "1" if context.is_root else "3",
+        "DB_NAME": context.database.name,
+        "SESSION_USER": context.user,
+        "CURRENT_SCHEMA": context.user,
+        "CURRENT_USER": context.user,
+        "CDB_NAME": context.database.name,
+        "NLS_DATE_FORMAT": context.nls.date,
+    }
+    return values.get(name.upper())
