@@ -87,7 +87,7 @@ def encode(value: Any, kind: str | None = None) -> Any:  # noqa: C901 - one case
     return value
 
 
-def decode(value: Any, big: dict[float, int]) -> Any:  # noqa: C901 - one case per mark
+def decode(value: Any, big: dict[float, int]) -> Any:
     """Return the value of a cell.
 
     Args:

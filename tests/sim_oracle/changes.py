@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _CREATE = re.compile(r'(?is)^CREATE\s+TABLE\s+(?P<name>[\w$#".]+)\s*\((?P<body>.*)\)[^)]*$')
 _NAME = re.compile(r'"([^"]+)"|([\w$#]+)')
+_COLUMN_OPTIONS = re.compile(r"(?i)\s+(?:NOT\s+NULL|NULL|DEFAULT|PRIMARY|CONSTRAINT)\b")
 _INLINE_KEY = re.compile(r"(?i)\bPRIMARY\s+KEY\b")
 
 
@@ -50,6 +51,12 @@ def _table_of(session: Session, node: Any) -> Table:
 
 def _spelling(node: Any) -> str:
     return str(node.name if node.args.get("quoted") else node.name.upper())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Lob):
+        return value.data
+    return value.count if isinstance(value, Months) else value
 
 
 def _insert(session: Session, table: Table, prepared: Prepared, binds: dict[str, Any]) -> int:

@@ -238,6 +238,8 @@ class Database:
             late: When its records are written: `no` at once, `rows` at the commit except for its
                 start, `whole` all at the commit.
             xid: Its id; slots and undo segments are used again by default.
+            user: Name that the log shows.
+            container: PDB of its tables.
             parent: Coordinator of parallel DML.
         """
         if self.logs.threads[thread].status != "OPEN":
@@ -489,8 +491,9 @@ class Database:
             for row_id, versions in list(table.history.items()):
                 kept = [one for one in versions if one[0] <= scn]
                 table.history[row_id] = kept
-                if kept and kept[-1][1] is not None:
-                    table.put(row_id, dict(kept[-1][1]))
+                row = kept[-1][1] if kept else None
+                if row is not None:
+                    table.put(row_id, dict(row))
             for segment in table.segments.values():
                 segment.free = []
         self.scn = scn + 1

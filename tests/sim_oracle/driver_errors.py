@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from sim_oracle.errors import OraError
 
 
-class Warning(Exception):  # noqa: A001 - the name of PEP 249
+class Warning(Exception):
     """Important warnings."""
 
 
@@ -49,14 +49,18 @@ class ProgrammingError(DatabaseError):
 
 # Codes after which the driver says DPY-4011 and the session is dead.
 CLOSING = frozenset(
-    [22, 28, 31, 45, 378, 600, 602, 603, 609, 1012, 1041, 1043, 1089, 1092, 2396, 3113, 3114]
-    + [3122, 3135, 12153, 12537, 12547, 12570, 12583, 27146, 28511, 56600]
+    (
+        *(22, 28, 31, 45, 378, 600, 602, 603, 609, 1012, 1041, 1043, 1089, 1092, 2396, 3113),
+        *(3114, 3122, 3135, 12153, 12537, 12547, 12570, 12583, 27146, 28511, 56600),
+    )
 )
 RECOVERABLE = frozenset([376, 1033, 1034, 1090, 1115, 12514, 12571, 12757, 16456])
 INTEGRITY = frozenset([1, 1400, 1438, 2290, 2291, 2292, 21525, 40479])
 OPERATIONAL = frozenset(
-    [22, 378, 600, 602, 603, 604, 609, 1012, 1013, 1033, 1034, 1041, 1043, 1089, 1090, 1092]
-    + [3111, 3113, 3114, 3122, 3135, 12153, 12203, 12500, 12571, 27146, 28511]
+    (
+        *(22, 378, 600, 602, 603, 604, 609, 1012, 1013, 1033, 1034, 1041, 1043, 1089, 1090),
+        *(1092, 3111, 3113, 3114, 3122, 3135, 12153, 12203, 12500, 12571, 27146, 28511),
+    )
 )
 TEXTS = {
     1001: "not connected to database",
@@ -69,6 +73,7 @@ TEXTS = {
     "Apache Arrow PyCapsule interface",
     2006: "positional and named binds cannot be intermixed",
     1004: "no statement executed",
+    3030: "conversion from Oracle Database type {} to Apache Arrow format is not supported",
     4000: "{}",
     4008: 'no bind placeholder named ":{}" was found in the SQL text',
     4009: "{} positional bind values are required but {} were provided",

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from sim_oracle.cells import Lob, Months, RowIdText
-from sim_oracle.columns import Column, NanoTime
+from sim_oracle.columns import NanoTime
+from sim_oracle.driver_errors import raise_driver
 from sim_oracle.query import OutputColumn
 
 
@@ -203,23 +204,21 @@ def arrow_type(info: FetchInfo, *, decimals: bool) -> pa.DataType:  # noqa: C901
         return pa.float32()
     if kind is DB_TYPE_BINARY_DOUBLE:
         return pa.float64()
-    if kind in (DB_TYPE_RAW, DB_TYPE_LONG_RAW):
-        return pa.binary()
     if kind is DB_TYPE_DATE:
         return pa.timestamp("s")
     if kind in (DB_TYPE_TIMESTAMP, DB_TYPE_TIMESTAMP_TZ, DB_TYPE_TIMESTAMP_LTZ):
         digits = 6 if scale is None else scale
         unit = "s" if digits == 0 else "ms" if digits <= 3 else "us" if digits <= 6 else "ns"
         return pa.timestamp(unit)
-    if kind in (DB_TYPE_CLOB, DB_TYPE_NCLOB, DB_TYPE_LONG):
-        return pa.large_string()
-    if kind is DB_TYPE_BLOB:
+    if kind in (DB_TYPE_RAW, DB_TYPE_LONG_RAW, DB_TYPE_BLOB):
         return pa.large_binary()
+    if kind in (DB_TYPE_ROWID, DB_TYPE_UROWID, DB_TYPE_XMLTYPE, DB_TYPE_JSON):
+        raise_driver(3030, kind.name)
     if kind is DB_TYPE_INTERVAL_DS:
         return pa.month_day_nano_interval()
     if kind is DB_TYPE_INTERVAL_YM:
         return pa.month_day_nano_interval()
-    return pa.string()
+    return pa.large_string()
 
 
 class DataFrame:
@@ -273,7 +272,8 @@ def make_frame(
         if requested is not None:
             array = array.cast(requested.field(place).type)
         arrays.append(array)
-        fields.append(pa.field(info.name, array.type))
+        name = info.name if requested is None else requested.field(place).name
+        fields.append(pa.field(name, array.type))
     return DataFrame(pa.Table.from_arrays(arrays, schema=pa.schema(fields)))
 
 

@@ -33,6 +33,7 @@ TEXTS = {
     12514: "Cannot connect to database. Service {} is not registered with the listener",
     12541: "Cannot connect. No listener at {}.",
     12899: "value too large for column {} (actual: {}, maximum: {})",
+    30926: "unable to get a stable set of rows in the source tables",
     38104: "Columns referenced in the ON Clause cannot be updated: {}",
     44609: "CONTINOUS_MINE is desupported for use with DBMS_LOGMNR.START_LOGMNR",
     65011: "Pluggable database {} does not exist.",

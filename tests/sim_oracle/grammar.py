@@ -103,7 +103,12 @@ def prepare(text: str) -> Prepared:
 
 def _find_as_of(text: str) -> str | None:
     found: list[str] = []
-    outside_literals(text, lambda part: found.extend(_AS_OF.findall(part)) or part)
+
+    def look(part: str) -> str:
+        found.extend(_AS_OF.findall(part))
+        return part
+
+    outside_literals(text, look)
     if len(set(found)) > 1:
         raise OraError(900, text="the simulator reads all tables as of one SCN")
     return found[0] if found else None

@@ -48,7 +48,7 @@ class Logs:
         self.destinations: dict[int, bool] = {1: False}
         self.archive_lag = 0
         self.incarnations = [Incarnation(1, scn, time)]
-        self.before_switch: Callable[[RedoThread], None] = lambda thread: None
+        self.before_switch: Callable[[RedoThread], None] = lambda _: None
         self._waiting: list[LogFile] = []
         self._sequences: dict[int, int] = {}
 

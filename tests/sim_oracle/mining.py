@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from sim_oracle import redo
@@ -126,7 +127,7 @@ class MiningSession:
             thread = self.database.logs.threads[number]
             if logs[0].first_scn > max(start_scn, thread.enable_scn):
                 raise OraError(1291)
-            for before, after in zip(logs, logs[1:], strict=False):
+            for before, after in pairwise(logs):
                 if after.incarnation == before.incarnation and (
                     after.sequence != before.sequence + 1
                 ):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -24,11 +23,13 @@ from sim_oracle.driver_errors import (
     NotSupportedError,
     OperationalError,
     ProgrammingError,
-    Warning,  # noqa: A004 - the name of PEP 249
+    Warning,
     details_of,
     raise_database,
     raise_driver,
 )
+from sim_oracle.driver_lobs import LOB, delay_of, match_binds
+from sim_oracle.driver_servers import CONNECT_OPTIONS, SERVERS
 from sim_oracle.driver_types import (
     BINARY,
     DATETIME,
@@ -71,7 +72,7 @@ from sim_oracle.driver_types import (
     to_python,
 )
 from sim_oracle.errors import OraError
-from sim_oracle.grammar import bind_names, tokenize
+from sim_oracle.grammar import bind_names
 from sim_oracle.session import Outcome, Server, Session
 
 __all__ = [
@@ -134,19 +135,6 @@ apilevel = "2.0"
 threadsafety = 2
 paramstyle = "named"
 version = __version__ = "26.1.0"
-SERVERS: dict[str, Server] = {}  # by host:port
-PORTS = itertools.count(15210)
-CONNECT_OPTIONS = frozenset(
-    """pool pool_alias conn_class params proxy_user newpassword wallet_password access_token host
-    port protocol https_proxy https_proxy_port service_name instance_name sid server_type cclass
-    purity expire_time retry_count retry_delay tcp_connect_timeout ssl_server_dn_match
-    ssl_server_cert_dn wallet_location events externalauth mode disable_oob stmtcachesize edition
-    tag matchanytag config_dir appcontext shardingkey supershardingkey debug_jdwp
-    connection_id_prefix ssl_context sdu pool_boundary use_tcp_fast_open ssl_version program
-    machine terminal osuser driver_name use_sni thick_mode_dsn_passthrough extra_auth_params
-    pool_name on_connect_callback operation_callback round_trip_callback transaction_priority
-    use_eztls handle""".split()
-)
 _BATCH_MAX = 2**32 - 1
 
 
@@ -167,13 +155,6 @@ defaults = _Defaults()
 def is_thin_mode() -> bool:
     """Return that the driver is in thin mode."""
     return True
-
-
-def listen(server: Server) -> str:
-    """Let a server listen; return its host and port."""
-    address = f"127.0.0.1:{next(PORTS)}"
-    SERVERS[address] = server
-    return address
 
 
 def connect(
@@ -280,7 +261,7 @@ class Connection:
 
     def ping(self) -> None:
         """Check that the server answers."""
-        self._run(lambda session: self._server.meet("PING"))
+        self._run(lambda _: self._server.meet("PING"))
 
     def is_healthy(self) -> bool:
         """Return whether the connection can be used, without a round trip."""
@@ -486,9 +467,9 @@ class Cursor:
         return text
 
     def _run(self, text: str, parameters: Any) -> Outcome:
-        binds = _match_binds(text, parameters)
+        binds = match_binds(text, parameters)
         timeout = self.connection.call_timeout
-        delay = _delay_of(self.connection._server, text)
+        delay = delay_of(self.connection._server, text)
         if timeout and delay > timeout:
             raise_driver(4024, timeout)
         outcome: Outcome = self.connection._run(lambda session: session.execute(text, binds))
@@ -654,115 +635,3 @@ class Cursor:
         """Close the cursor."""
         self._check_open()
         self._is_open = False
-
-
-class LOB:
-    """A LOB, whose value is read in further round trips."""
-
-    def __init__(self, connection: Connection, value: Lob) -> None:
-        self._connection = connection
-        self._value = value
-        self._is_open = False
-
-    def __str__(self) -> str:
-        data = self._value.data
-        return data if isinstance(data, str) else data.decode()
-
-    @property
-    def type(self) -> DbType:
-        """Return the LOB's type."""
-        return LOB_TYPES[self._value.kind]
-
-    def _data(self) -> str | bytes:
-        self._connection._check()
-        return self._value.data
-
-    def read(self, offset: int = 1, amount: int | None = None) -> str | bytes:
-        """Return a part of the value; offsets begin at 1."""
-        data = self._data()
-        end = None if amount is None else offset - 1 + amount
-        return data[offset - 1 : end]
-
-    def size(self) -> int:
-        """Return the length in characters or bytes; characters beyond 16 bits count twice."""
-        data = self._data()
-        return len(data) if isinstance(data, bytes) else len(data.encode("utf-16-le")) // 2
-
-    def getchunksize(self) -> int:
-        """Return the size of a chunk."""
-        return 8132
-
-    def write(self, data: str | bytes, offset: int = 1) -> None:
-        """Write a part of the value."""
-        old = self._data()
-        if isinstance(old, str) and isinstance(data, str):
-            new: str | bytes = old[: offset - 1] + data + old[offset - 1 + len(data) :]
-        else:
-            assert isinstance(old, bytes)
-            assert isinstance(data, bytes)
-            new = old[: offset - 1] + data + old[offset - 1 + len(data) :]
-        self._value = Lob(self._value.kind, new)
-
-    def trim(
-        self,
-        new_size: int = 0,
-        *,
-        newSize: int | None = None,  # noqa: N803 - the driver's name
-    ) -> None:
-        """Cut the value."""
-        size = new_size if newSize is None else newSize
-        self._value = Lob(self._value.kind, self._data()[:size])
-
-    def open(self) -> None:
-        """Open the LOB."""
-        self._is_open = True
-
-    def isopen(self) -> bool:
-        """Return whether the LOB is open."""
-        return self._is_open
-
-    def close(self) -> None:
-        """Close the LOB."""
-        self._is_open = False
-
-
-def _match_binds(text: str, parameters: Any) -> dict[str, Any]:
-    """Return values by name in upper case; raises the driver's errors."""
-    names = bind_names(text)
-    if parameters is None:
-        parameters = {}
-    if isinstance(parameters, dict):
-        values = {str(name).lstrip(":").upper(): value for name, value in parameters.items()}
-        for name in values:
-            if name not in names:
-                raise_driver(4008, name)
-        for name in names:
-            if name not in values:
-                raise_driver(4010, name)
-    elif isinstance(parameters, list | tuple):
-        places = names
-        if not text.lstrip()[:7].upper().startswith(("BEGIN", "DECLARE", "CALL")):
-            # In SQL each placeholder needs its own value, in PL/SQL each name.
-            places = [token.text[1:].upper() for token in tokenize(text) if token.kind == "bind"]
-        if len(places) != len(parameters):
-            if not parameters:
-                raise_driver(4010, names[0])
-            raise_driver(4009, len(places), len(parameters))
-        values = dict(zip(places, parameters, strict=True))
-    else:
-        raise_driver(2003)
-    return {name: _to_bind(value) for name, value in values.items()}
-
-
-def _to_bind(value: Any) -> Any:
-    if isinstance(value, LOB):
-        return value.read() or None
-    if isinstance(value, str | bytes) and not value:
-        return None  # an empty text is NULL
-    if isinstance(value, Decimal) and value == value.to_integral_value():
-        return int(value)
-    return value
-
-
-def _delay_of(server: Server, text: str) -> int:
-    return sum(ms for like, ms in server.delays.items() if like.upper() in text.upper())

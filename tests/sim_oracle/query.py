@@ -161,7 +161,7 @@ class Reader:
 
         def read_cells(places: list[int]) -> Iterator[tuple[Any, ...]]:
             for row_id, row in rows:
-                cells = [RowIdText(row_id)]
+                cells: list[Any] = [RowIdText(row_id)]
                 cells += [encode(row[column.name], column.kind) for column in listed]
                 cells.append(database.scn)
                 yield tuple(cells[place] for place in places)
@@ -220,10 +220,10 @@ def _limit(rownum: exp.Expr) -> None:
     parent.replace(exp.true())
 
 
-def _convert_node(node: exp.Expr) -> exp.Expr:
+def _convert_node(node: Any) -> Any:
     if isinstance(node, exp.Identifier):
-        name = node.this if node.args.get("quoted") else node.this.upper()
-        return exp.to_identifier(name, quoted=True)
+        spelling = node.this if node.args.get("quoted") else node.this.upper()
+        return exp.to_identifier(spelling, quoted=True)
     if isinstance(node, exp.Pseudocolumn):
         return exp.column(
             exp.to_identifier(node.name.upper(), quoted=True), table=node.args.get("table")
@@ -241,7 +241,7 @@ def _is_row_id(node: Any) -> bool:
     return isinstance(node, exp.Column | exp.Pseudocolumn) and node.name.upper() == "ROWID"
 
 
-def _compare_row_ids(node: exp.Expr) -> exp.Expr:
+def _compare_row_ids(node: Any) -> Any:
     """Convert texts to row ids where a comparison has ROWID."""
     parts = [key for key in ("this", "expression", "low", "high") if node.args.get(key)]
     if not any(_is_row_id(node.args[key]) for key in parts):
@@ -306,14 +306,14 @@ def open_store(context: Context) -> sqlite3.Connection:
 
     add("CHARTOROWID", 1, _to_row_id)
     add("ROWIDTOCHAR", 1, lambda cell: cell and str(decode(cell, _BIG)))
-    add("ROWID_CREATE", 5, lambda kind, *parts: encode(RowIdText(str(RowId(*parts)))))
+    add("ROWID_CREATE", 5, lambda _, *parts: encode(RowIdText(str(RowId(*parts)))))
     add("ROWID_OBJECT", 1, lambda cell: parse_rowid(decode(cell, _BIG)).object)
     add("ROWID_BLOCK_NUMBER", 1, lambda cell: parse_rowid(decode(cell, _BIG)).block)
     add("TO_CHAR", -1, lambda *cells: _to_char(context, *cells))
     add("TO_NUMBER", 1, lambda cell: None if cell is None else int(cell))
     add("RAWTOHEX", 1, lambda cell: None if cell is None else cell.hex().upper())
     add("HEXTORAW", 1, lambda cell: None if cell is None else bytes.fromhex(cell))
-    add("SYS_CONTEXT", 2, lambda space, name: _sys_context(context, name))
+    add("SYS_CONTEXT", 2, lambda _, name: _sys_context(context, name))
     add("REGEXP_LIKE", 2, _regexp_like)
     add("SCN_TO_TIMESTAMP", 1, lambda scn: encode(context.database.time_of(scn)))
     return store

@@ -101,8 +101,8 @@ class Server:
     users: dict[str, str] = field(default_factory=lambda: {"c##penstock": "secret"})
     services: dict[str, str] = field(default_factory=dict)
     texts: KnownTexts = field(default_factory=lambda: KnownTexts(KNOWN_TEXTS))
-    on_statement: Callable[[str], None] = lambda text: None
-    on_fetch: Callable[[str], None] = lambda text: None
+    on_statement: Callable[[str], None] = lambda _: None
+    on_fetch: Callable[[str], None] = lambda _: None
     failures: list[Failure] = field(default_factory=list)
     statements: list[str] = field(default_factory=list)
     is_down: bool = False
@@ -328,7 +328,8 @@ class Session:
 
     def _set(self, name: str, value: str) -> None:
         if name in _NLS_FIELDS:
-            self.nls = replace(self.nls, **{_NLS_FIELDS[name]: value})
+            changed: dict[str, Any] = {_NLS_FIELDS[name]: value}
+            self.nls = replace(self.nls, **changed)
             self._store_nls()
         elif name == "CONTAINER":
             self._set_container(value)

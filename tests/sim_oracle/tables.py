@@ -116,7 +116,7 @@ class Table:
         self.container = container
         self.version = version
         self.first_scn = first_scn
-        names: dict[str | None, int] = dict(partitions or {}) or {None: version.object_id}
+        names: dict[str | None, int] = {**(partitions or {})} or {None: version.object_id}
         self.segments = {name: Segment(name, number, number) for name, number in names.items()}
         self.partition_by = partition_by
         self.rows: dict[str, Row] = {}

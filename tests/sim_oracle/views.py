@@ -395,12 +395,12 @@ VIEWS: dict[str, View] = {
     "NLS_SESSION_PARAMETERS": (("PARAMETER", "VALUE"), _nls),
     "NLS_DATABASE_PARAMETERS": (("PARAMETER", "VALUE"), _nls_database),
     "SESSION_PRIVS": (("PRIVILEGE",), _privileges),
-    "SESSION_ROLES": (("ROLE",), lambda context: [("EXECUTE_CATALOG_ROLE",)]),
+    "SESSION_ROLES": (("ROLE",), lambda _: [("EXECUTE_CATALOG_ROLE",)]),
     "V$CONTAINERS": (("CON_ID", "NAME", "OPEN_MODE", "RESTRICTED", "DBID"), _containers),
     "V$PDBS": (("CON_ID", "NAME", "OPEN_MODE", "RESTRICTED", "DBID"), _pdbs),
     "V$LOGMNR_LOGS": (
         ("FILENAME", "THREAD_ID", "THREAD_SQN", "LOW_SCN", "NEXT_SCN"),
         lambda context: context.mined_files(),
     ),
-    "DUAL": (("DUMMY",), lambda context: [("X",)]),
+    "DUAL": (("DUMMY",), lambda _: [("X",)]),
 }

@@ -1,0 +1,81 @@
+"""Servers that listen in this process, and the options of connect()."""
+
+from __future__ import annotations
+
+import itertools
+
+from sim_oracle.session import Server
+
+SERVERS: dict[str, Server] = {}  # by host:port
+PORTS = itertools.count(15210)
+CONNECT_OPTIONS = frozenset(
+    [
+        "pool",
+        "pool_alias",
+        "conn_class",
+        "params",
+        "proxy_user",
+        "newpassword",
+        "wallet_password",
+        "access_token",
+        "host",
+        "port",
+        "protocol",
+        "https_proxy",
+        "https_proxy_port",
+        "service_name",
+        "instance_name",
+        "sid",
+        "server_type",
+        "cclass",
+        "purity",
+        "expire_time",
+        "retry_count",
+        "retry_delay",
+        "tcp_connect_timeout",
+        "ssl_server_dn_match",
+        "ssl_server_cert_dn",
+        "wallet_location",
+        "events",
+        "externalauth",
+        "mode",
+        "disable_oob",
+        "stmtcachesize",
+        "edition",
+        "tag",
+        "matchanytag",
+        "config_dir",
+        "appcontext",
+        "shardingkey",
+        "supershardingkey",
+        "debug_jdwp",
+        "connection_id_prefix",
+        "ssl_context",
+        "sdu",
+        "pool_boundary",
+        "use_tcp_fast_open",
+        "ssl_version",
+        "program",
+        "machine",
+        "terminal",
+        "osuser",
+        "driver_name",
+        "use_sni",
+        "thick_mode_dsn_passthrough",
+        "extra_auth_params",
+        "pool_name",
+        "on_connect_callback",
+        "operation_callback",
+        "round_trip_callback",
+        "transaction_priority",
+        "use_eztls",
+        "handle",
+    ]
+)
+
+
+def listen(server: Server) -> str:
+    """Let a server listen; return its host and port."""
+    address = f"127.0.0.1:{next(PORTS)}"
+    SERVERS[address] = server
+    return address
