@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -181,7 +181,7 @@ STATEMENT = re.compile(
 _PAIR = re.compile(rf"({_COLUMN}){_S}(?:(IS NULL|IS NOT NULL)|={_S}({_VALUE}))")
 _TOKEN = re.compile(rf"({_VALUE})")
 _ARGUMENT = re.compile(_Q)
-_EPOCH = datetime(1970, 1, 1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def is_statement(text: str) -> bool:
@@ -223,7 +223,8 @@ def evaluate(value: str, neutral: str) -> Any:
 def check_read(text: str, after: dict[str, Any], relation: Relation) -> None:
     """Check the after image of an insert: its columns and values, read from the text again."""
     match = STATEMENT.fullmatch(text)
-    assert match is not None and match["names"] is not None, text
+    assert match is not None, text
+    assert match["names"] is not None, text
     names = [one.removeprefix("a.")[1:-1] for one in re.findall(_COLUMN, match["names"])]
     values = _TOKEN.findall(match["values"])
     for name, value in zip(names, values, strict=True):
@@ -253,7 +254,7 @@ def struct_single(value: float) -> float:
 def micros_of(text: str) -> int:
     """Return microseconds since 1970 of a text of the years 1 to 9999."""
     whole, _, fraction = text.strip().partition(".")
-    moment = datetime.strptime(whole, "%Y-%m-%d %H:%M:%S")
+    moment = datetime.strptime(f"{whole}Z", "%Y-%m-%d %H:%M:%S%z")
     return (moment - _EPOCH) // timedelta(microseconds=1) + int(fraction.ljust(6, "0")[:6])
 
 

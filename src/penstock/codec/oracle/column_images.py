@@ -84,9 +84,7 @@ def name_columns(text: str, known: TableColumns) -> str:
 
 
 def _conditions(statement: Statement, cells: list[tuple[str, str]]) -> list[str]:
-    shown = [
-        f"{name} IS NULL" if value == "NULL" else f"{name} = {value}" for name, value in cells
-    ]
+    shown = [f"{name} IS NULL" if value == "NULL" else f"{name} = {value}" for name, value in cells]
     return [*shown, f"ROWID = '{statement.row_id.decode()}'"] if statement.row_id else shown
 
 
@@ -106,8 +104,10 @@ def _print_value(data: bytes, value: Value, kind: OracleType, known: TableColumn
             return print_internal(read_hex(data[value.first : value.last]), kind, known)
         except (Malformed, FormatUnknown, UnicodeDecodeError) as error:
             raise Defect(Reason.IMAGE, value.start) from error
-    if value.kind in (ValueKind.NULL, ValueKind.EMPTY_CLOB, ValueKind.EMPTY_BLOB):
-        return data[value.start : value.end].decode() if value.mask is None else "NULL"
+    if value.kind is ValueKind.NULL:
+        return "NULL"
+    if value.kind in (ValueKind.EMPTY_CLOB, ValueKind.EMPTY_BLOB):
+        return data[value.start : value.end].decode()
     if value.kind is ValueKind.UNKNOWN:
         return "Unsupported Type"
     raise Defect(Reason.IMAGE, value.start)

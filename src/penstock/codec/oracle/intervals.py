@@ -12,9 +12,7 @@ import re
 from penstock.codec.oracle.values import Malformed
 
 _MONTHS = re.compile(rb"([+-]?)([0-9]{1,9})-([0-9]{2})")
-_SECONDS = re.compile(
-    rb"([+-]?)([0-9]{1,9}) ([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{0,9}))?"
-)
+_SECONDS = re.compile(rb"([+-]?)([0-9]{1,9}) ([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{0,9}))?")
 _BIAS_32 = 1 << 31
 _BIAS = 60
 

@@ -160,7 +160,7 @@ def _read_interval(
     return read_interval
 
 
-def _refuse(text: bytes, value: Value, plan: Plan) -> Any:
+def _refuse(*_: object) -> Any:
     raise Malformed
 
 

@@ -37,7 +37,7 @@ from penstock.codec.oracle.statements import (
 from penstock.codec.oracle.values import Malformed, NotUnicode
 
 _OPENING = re.compile(
-    rb'\s*(?:DECLARE(?:\s+[a-z_]+\s+[A-Z0-9_]+(?:\([0-9]+\))?\s*;)*+\s*BEGIN)?\s*'
+    rb"\s*(?:DECLARE(?:\s+[a-z_]+\s+[A-Z0-9_]+(?:\([0-9]+\))?\s*;)*+\s*BEGIN)?\s*"
     rb'(?:select "([^"]+)" into (loc_c|loc_nc|loc_b) from (?="))?'
 )
 _FOR_UPDATE = re.compile(rb"\s*for update\s*;\s*")

@@ -80,7 +80,7 @@ def read_integer(text: bytes, neutral: str) -> int:
     number = parse_number(text)
     if number.exponent < 0 or len(number.digits) + number.exponent > INTEGER_DIGITS_MAX:
         raise Unfit
-    value = int(number.digits or b"0") * 10**number.exponent
+    value = int(number.digits + b"0" * number.exponent or b"0")
     value = -value if number.is_negative else value
     if not -(1 << _INTEGER_BITS[neutral] - 1) <= value < 1 << _INTEGER_BITS[neutral] - 1:
         raise Unfit

@@ -129,8 +129,7 @@ class _Images:
         return any(
             new is not None and old is not None and self._shown(new) != self._shown(old)
             for new, old in (
-                (self.new[column], self.old[column])
-                for column in self.binding.relation.identifying
+                (self.new[column], self.old[column]) for column in self.binding.relation.identifying
             )
         )
 

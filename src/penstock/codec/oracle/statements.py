@@ -1,4 +1,4 @@
-"""Scan SQL_REDO: one walk from left to right that knows quotes, without reading the values.
+r"""Scan SQL_REDO: one walk from left to right that knows quotes, without reading the values.
 
     insert into "S"."T"("A","B") values (v,v)
     update "S"."T" set "A" = v, "B" = v where "A" = v and "B" IS NULL and ROWID = 'AAAV9c..'
@@ -8,7 +8,7 @@ Blanks and line ends may be between any two tokens. Tables may have the alias `a
 end with a semicolon; both depend on the server's options. A value is one of:
 
     'it''s'  NULL  7  1.79E+100  HEXTORAW('0aff')  EMPTY_CLOB()  EMPTY_BLOB()
-    UNISTR('\\00E9') || UNISTR('t')  TO_DATE('..', 'mask')  TO_TIMESTAMP('..')
+    UNISTR('\00E9') || UNISTR('t')  TO_DATE('..', 'mask')  TO_TIMESTAMP('..')
     TO_TIMESTAMP_TZ('..')  TO_YMINTERVAL('..')  TO_DSINTERVAL('..')
     LM_EMPTY_STRING  Unsupported Type  XMLType(:1)  /* JSON */ v
 

@@ -24,9 +24,7 @@ FRACTION_MAX = 9
 FLOAT_BITS_DEFAULT = 126
 
 _SIZED = frozenset(("CHAR", "VARCHAR2", "NCHAR", "NVARCHAR2", "RAW", "UROWID"))
-_TIMESTAMPS = frozenset(
-    ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "TIMESTAMP WITH LOCAL TIME ZONE")
-)
+_TIMESTAMPS = frozenset(("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "TIMESTAMP WITH LOCAL TIME ZONE"))
 _INTERVALS = frozenset(("INTERVAL YEAR TO MONTH", "INTERVAL DAY TO SECOND"))
 REFUSED: dict[str, str] = {
     "BFILE": "its contents are files outside of the database, which are not in the log",
@@ -44,6 +42,10 @@ BUILTIN = frozenset(
         "NCLOB", "BLOB", "ROWID", *_SIZED, *_TIMESTAMPS, *_INTERVALS, *REFUSED,
     )
 )  # fmt: skip
+
+_NAMES = {"TIMESTAMP WITH TIME ZONE": "timestamptz"}
+BUILTIN_NAMES = frozenset(_NAMES.get(name, name.lower()) for name in BUILTIN)
+"""Names of Oracle's types as [target.types] has them."""
 
 _SYNONYMS = {
     "INTEGER": "NUMBER(*,0)",
@@ -113,6 +115,18 @@ class OracleType:
         if self.base in _TIMESTAMPS:
             return f"TIMESTAMP({self.scale}){self.base.removeprefix('TIMESTAMP')}"
         return self.base
+
+    @property
+    def name(self) -> str:
+        """Name without numbers as [target.types] has it, in lower case."""
+        return _NAMES.get(self.base, self.base.lower())
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """Length of a sized type, digits after the second of a date and time."""
+        if self.length is not None:
+            return (self.length,)
+        return (self.scale,) if self.base in _TIMESTAMPS and self.scale is not None else ()
 
     @property
     def is_number(self) -> bool:

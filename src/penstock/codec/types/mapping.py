@@ -9,7 +9,8 @@ return text in UTF-8, or NULL for NULL, with our sessions' settings: EXACT_TEXT_
 PostgreSQL, time_zone '+00:00' on MySQL and MariaDB. Those of lakes and SQL Server name the kind,
 because penstock computes these texts itself.
 
-Not here: the rules (`to_postgres`, `to_mysql`, `among_mysql`, `from_sqlserver`, `to_sqlserver`).
+Not here: the rules (`to_postgres`, `to_mysql`, `among_mysql`, `from_sqlserver`, `to_sqlserver`,
+`from_oracle`).
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Form:
         """Return the template for an engine. Raises KeyError if the engine has no such type."""
         if engine is Engine.POSTGRESQL:
             return _POSTGRES[self.kind]
-        if engine is Engine.IGNITE:
+        if engine in (Engine.IGNITE, Engine.ORACLE):
             return VALUE  # there is no server that prints it
         if engine.is_lake or engine is Engine.SQLSERVER:
             return f"{self.kind.name} {VALUE}"  # printed by penstock itself
