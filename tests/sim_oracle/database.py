@@ -424,8 +424,8 @@ class Database:
             table.rows[row_id] = change(row)
         for versions in table.history.values():
             # Only SCNs after the DDL can be read, so the newest version is enough.
-            scn, row = versions[-1]
-            versions[:] = [(scn, None if row is None else change(row))]
+            scn, newest = versions[-1]
+            versions[:] = [(scn, None if newest is None else change(newest))]
 
     def truncate(self, table: Table, text: str = "") -> None:
         """Truncate a table: a DDL row, and a new physical id."""
@@ -488,12 +488,12 @@ class Database:
         self.committed = [one for one in self.committed if one.scn <= scn]
         for table in self.tables.values():
             table.rows, table.keys, table.locks, table.key_locks = {}, {}, {}, {}
-            for row_id, versions in list(table.history.items()):
+            for row_id, versions in table.history.items():
                 kept = [one for one in versions if one[0] <= scn]
                 table.history[row_id] = kept
-                row = kept[-1][1] if kept else None
-                if row is not None:
-                    table.put(row_id, dict(row))
+                newest = kept[-1][1] if kept else None
+                if newest is not None:
+                    table.put(row_id, dict(newest))
             for segment in table.segments.values():
                 segment.free = []
         self.scn = scn + 1

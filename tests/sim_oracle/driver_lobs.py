@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
 from sim_oracle.cells import Lob
 from sim_oracle.driver_errors import raise_driver
-from sim_oracle.driver_types import LOB_TYPES, DbType
+from sim_oracle.driver_types import LOB_TYPES, DbType, rows_of_frame
 from sim_oracle.grammar import bind_names, tokenize
 from sim_oracle.session import Server
 
@@ -120,5 +121,17 @@ def _to_bind(value: Any) -> Any:
     return value
 
 
+def rows_to_run(parameters: Any) -> Iterable[Any]:
+    """Return the rows for which executemany() runs its statement."""
+    if isinstance(parameters, int):
+        return [()] * parameters
+    if hasattr(parameters, "__arrow_c_stream__"):
+        return rows_of_frame(parameters)
+    if isinstance(parameters, list):
+        return parameters
+    raise_driver(2004)
+
+
 def delay_of(server: Server, text: str) -> int:
+    """Return how many milliseconds a statement takes."""
     return sum(ms for like, ms in server.delays.items() if like.upper() in text.upper())

@@ -79,3 +79,17 @@ def listen(server: Server) -> str:
     address = f"127.0.0.1:{next(PORTS)}"
     SERVERS[address] = server
     return address
+
+
+class Defaults:
+    """Default values of the module."""
+
+    def __init__(self) -> None:
+        self.arraysize = 100
+        self.prefetchrows = 2
+        self.fetch_lobs = True
+        self.fetch_decimals = False
+        self.stmtcachesize = 20
+
+
+defaults = Defaults()

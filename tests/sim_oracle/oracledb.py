@@ -28,8 +28,8 @@ from sim_oracle.driver_errors import (
     raise_database,
     raise_driver,
 )
-from sim_oracle.driver_lobs import LOB, delay_of, match_binds
-from sim_oracle.driver_servers import CONNECT_OPTIONS, SERVERS
+from sim_oracle.driver_lobs import LOB, delay_of, match_binds, rows_to_run
+from sim_oracle.driver_servers import CONNECT_OPTIONS, SERVERS, defaults
 from sim_oracle.driver_types import (
     BINARY,
     DATETIME,
@@ -136,20 +136,6 @@ threadsafety = 2
 paramstyle = "named"
 version = __version__ = "26.1.0"
 _BATCH_MAX = 2**32 - 1
-
-
-class _Defaults:
-    """Default values of the module."""
-
-    def __init__(self) -> None:
-        self.arraysize = 100
-        self.prefetchrows = 2
-        self.fetch_lobs = True
-        self.fetch_decimals = False
-        self.stmtcachesize = 20
-
-
-defaults = _Defaults()
 
 
 def is_thin_mode() -> bool:
@@ -490,15 +476,7 @@ class Cursor:
         text = self._text(statement)
         self._outcome, self._batch_errors = None, []
         counts: list[int] = []
-        rows: Any
-        if isinstance(parameters, int):
-            rows = [()] * parameters
-        elif hasattr(parameters, "__arrow_c_stream__"):
-            rows = rows_of_frame(parameters)
-        elif isinstance(parameters, list):
-            rows = parameters
-        else:
-            raise_driver(2004)
+        rows = rows_to_run(parameters)
         for number, row in enumerate(rows):
             if not isinstance(row, list | tuple | dict):
                 raise_driver(2004)

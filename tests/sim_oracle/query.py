@@ -207,7 +207,7 @@ def convert(tree: exp.Expr) -> str:
     for rownum in [one for one in tree.find_all(exp.Column) if one.name.upper() == "ROWNUM"]:
         _limit(rownum)
     converted = tree.transform(_convert_node)
-    return converted.sql(dialect="sqlite")
+    return str(converted.sql(dialect="sqlite"))
 
 
 def _limit(rownum: exp.Expr) -> None:

@@ -116,7 +116,9 @@ class Table:
         self.container = container
         self.version = version
         self.first_scn = first_scn
-        names: dict[str | None, int] = {**(partitions or {})} or {None: version.object_id}
+        names: dict[str | None, int] = {}
+        names.update((partitions or {}).items())
+        names = names or {None: version.object_id}
         self.segments = {name: Segment(name, number, number) for name, number in names.items()}
         self.partition_by = partition_by
         self.rows: dict[str, Row] = {}

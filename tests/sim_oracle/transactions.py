@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sim_oracle.database import Database
     from sim_oracle.tables import Segment, Table
 
+_STATEMENTS = (redo.INSERT, redo.UPDATE, redo.DELETE)
 ARRAY_MAX = 255  # rows of one record of a bulk DELETE
 
 
@@ -127,6 +128,8 @@ class Transaction:
             made.container = table.container
         for name, value in fields.items():
             setattr(made, name, value)
+        if table is not None and table.is_temporary and code in _STATEMENTS:
+            made.text, made.row_id = "/* No SQL_REDO for temporary tables */", None
         return made
 
     def write(self, record: Record) -> Record:
@@ -185,11 +188,6 @@ class Transaction:
         table.put(row_id, full)
         table.locks[row_id] = self
         self.changes.append(done)
-        if table.is_temporary:
-            text = "/* No SQL_REDO for temporary tables */"
-            self.write(self.record(redo.INSERT, table, segment, text=text))
-            done.undo.append(lambda: self._undo_insert(table, segment, row_id))
-            return row_id
         if lobs.needs_pieces(table, full):
             lobs.write_insert(self, done, segment, names)
         else:
