@@ -400,7 +400,7 @@ class Texts:
             return found[0]
         return self.dice.choice(found) if self.dice.random() < 0.9 else "NULL"
 
-    def damaged(self) -> str:
+    def damage_statement(self) -> str:
         """Return a statement, cut, or with pieces removed, added, moved or repeated."""
         dice = self.dice
         text = self.statement() if dice.random() < 0.8 else dice.choice(self.samples)

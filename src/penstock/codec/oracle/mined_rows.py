@@ -40,7 +40,7 @@ class Operation(IntEnum):
 
 
 class RowKind(Enum):
-    """What a row is for a reader of the log."""
+    """Use of a row for a reader of the log."""
 
     BEGIN = "the transaction begins"
     COMMIT = "the transaction is committed"

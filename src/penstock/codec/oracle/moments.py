@@ -141,9 +141,11 @@ def read_internal_moment(data: bytes) -> str:
     year = century * 100 + within
     fields = [data[2], data[3], data[4] - 1, data[5] - 1, data[6] - 1]
     nanoseconds = int.from_bytes(data[7:11], "big")
-    if min(fields) < 0 or nanoseconds > 999_999_999 or abs(year) > 9999:
+    if min(fields) < 0 or max(fields[:2]) > 31 or nanoseconds > 999_999_999 or abs(year) > 9999:
         raise Malformed
     month, day, hour, minute, second = fields
+    if hour > 23 or minute > 59 or second > 59:
+        raise Malformed
     date = f"{'-' if year < 0 else ''}{abs(year):04}-{month:02}-{day:02}"
     shown = f"{date} {hour:02}:{minute:02}:{second:02}"
     if len(data) > _DATE_BYTES:

@@ -127,13 +127,13 @@ class _Images:
     def has_moved(self) -> bool:
         """Return whether an update changes the key, or any column of a table without one."""
         return any(
-            new is not None and old is not None and self._shown(new) != self._shown(old)
+            new is not None and old is not None and self._spell(new) != self._spell(old)
             for new, old in (
                 (self.new[column], self.old[column]) for column in self.binding.relation.identifying
             )
         )
 
-    def _shown(self, value: Value) -> bytes:
+    def _spell(self, value: Value) -> bytes:
         """Return the value's text; `IS NULL` and `NULL` are equal."""
         return b"" if value.kind is ValueKind.NULL else self.text[value.start : value.end]
 
