@@ -371,6 +371,7 @@ class Database:
         else:
             record.version = table.version
             record.segment = next(iter(table.segments.values()))
+            record.physical_id = record.segment.data_object_id
             record.container = table.container
         transaction.write(record)
         changes: tuple[Change, ...] = ()

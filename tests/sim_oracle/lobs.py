@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from sim_oracle.tables import Segment, Table
     from sim_oracle.transactions import Done, Transaction
 
-INLINE_LOB = 1000  # characters or bytes of a value that is stored in the row
-CHUNK = 1000
+CHUNK = 1000  # characters of a piece of a long string
 NOT_EXECUTABLE = "LOB sql_redo not re-executable"
 XML_INFO = "XML sql_redo not re-executable"
 UNSUPPORTED_INFO = "Object or Data type Unsupported"
@@ -73,7 +72,7 @@ def write_insert(
     outside: list[tuple[Column, Value]] = []
     for column in columns:
         value = row[column.name]
-        if column.kind in LOBS and isinstance(value, str | bytes) and len(value) > INLINE_LOB:
+        if column.kind in LOBS and isinstance(value, str | bytes) and len(value) > table.lob_inline:
             outside.append((column, value))
         elif column.kind in LOBS or column.kind == "JSON":
             inline[column.name] = value
@@ -145,7 +144,7 @@ def write_update(
             write_xml(transaction, done, segment, column, value, is_update=True)
         return
     assert done.before is not None
-    if isinstance(value, str | bytes) and len(value) > INLINE_LOB:
+    if isinstance(value, str | bytes) and len(value) > done.table.lob_inline:
         is_basic = done.table.lob_storage == "BASICFILE"
         _write_outside(transaction, done, segment, [(column, value)], is_basic, trims=True)
         return
@@ -177,17 +176,18 @@ def _write_outside(
     """Write LOB values out of the row; chunks of several columns may interleave."""
     if not values:
         return
-    steps = [list(_steps(column, value, is_basic, trims)) for column, value in values]
+    size = done.table.lob_chunk
+    steps = [list(_steps(column, value, size, is_basic, trims)) for column, value in values]
     layout = done.table.lob_layout
     if layout == "block":
         rounds = [
-            (column, step)
+            (column, step, number == 0)
             for number in range(max(map(len, steps)))
             for (column, _), one in zip(values, steps, strict=True)
             for step in one[number : number + 1]
         ]
-        for column, (code, text) in rounds:
-            write_block(transaction, done, segment, column, code, text)
+        for column, (code, text), is_first in rounds:
+            write_block(transaction, done, segment, column, code, text, is_first=is_first)
     else:
         for (column, _), one in zip(values, steps, strict=True):
             write_locator(transaction, done, segment, column)
@@ -200,15 +200,17 @@ def _write_outside(
         done.undo.insert(0, _make_undo(transaction, done, segment, old))
 
 
-def _steps(column: Column, value: Value, is_basic: bool, trims: bool) -> Iterator[tuple[int, str]]:
+def _steps(
+    column: Column, value: Value, size: int, is_basic: bool, trims: bool
+) -> Iterator[tuple[int, str]]:
     """Yield code and text of the writes of a whole value, and of the trim."""
     assert isinstance(value, str | bytes)
     suffix = _SUFFIXES[column.kind]
     trim = redo.LOB_TRIM, f"  dbms_lob.trim(loc_{suffix}, {len(value)});"
     if trims and is_basic:
         yield redo.LOB_TRIM, f"  dbms_lob.trim(loc_{suffix}, 0);"
-    for at in range(0, len(value), CHUNK):
-        yield redo.LOB_WRITE, write_text(suffix, value[at : at + CHUNK], at + 1)
+    for at in range(0, len(value), size):
+        yield redo.LOB_WRITE, write_text(suffix, value[at : at + size], at + 1)
     if trims and not is_basic:
         yield trim
 
@@ -263,12 +265,14 @@ def write_block(
     text: str,
     *,
     has_row_id: bool = False,
+    is_first: bool = True,
 ) -> None:
-    """Write a LOB row as a whole block, with its INTERNAL row before it, as 23ai does."""
+    """Write a LOB row as a whole block; an INTERNAL row is before a statement's first one."""
     row_id = done.row_id if has_row_id else None
-    transaction.write(
-        transaction.record(redo.LOCATOR, done.table, segment, row_id=row_id, operation="INTERNAL")
-    )
+    if is_first:
+        locator = transaction.record(redo.LOCATOR, done.table, segment, row_id=row_id)
+        locator.operation = "INTERNAL"
+        transaction.write(locator)
     transaction.write(
         transaction.record(
             code,
@@ -377,7 +381,7 @@ def _write_long(
     begin = (
         "DECLARE\n TempLob CLOB;\n buf_c   VARCHAR2(32767);\n Stmt    CLOB;\nBEGIN\n"
         " DBMS_LOB.CreateTemporary(TempLob, FALSE);\n"
-        f" Stmt := 'update {TABLE} a set a.\"{name}\" = :{name} where {QUOTED}';"
+        f" Stmt := 'update {TABLE} a set a.\"{name}\" = :{name} where {QUOTED}';';"
     )
     fields = {"row_id": done.row_id}
     table = done.table

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlglot import exp
@@ -13,7 +15,7 @@ from sim_oracle.catalog import CATALOG
 from sim_oracle.cells import MARK, Lob, Months, RowIdText, decode, encode
 from sim_oracle.columns import Column, NanoTime
 from sim_oracle.errors import OraError
-from sim_oracle.grammar import Prepared, prepare
+from sim_oracle.grammar import prepare
 from sim_oracle.literals import format_time, number_text
 from sim_oracle.redo import OPEN_END
 from sim_oracle.rowids import RowId, parse_rowid
@@ -23,6 +25,8 @@ from sim_oracle.transactions import Transaction
 from sim_oracle.views import VIEWS, Context, View
 
 CONTENTS = "V$LOGMNR_CONTENTS"
+_STORED = (str, bytes, type(None))  # SQLite stores them as they are
+_QUOTED = re.compile(r"""'(?:[^']|'')*'|"((?:[^"]|"")*)\"""")
 _BIG = {float(OPEN_END): OPEN_END}
 
 
@@ -95,22 +99,18 @@ class Reader:
 
     def run(self, text: str, binds: dict[str, Any]) -> Result:
         """Run a query; raises OraError."""
-        prepared = prepare(text)
-        if not isinstance(prepared.tree, exp.Query):
-            raise OraError(900, text="not a query")
-        scn = self._as_of(prepared, binds)
-        tree = prepared.tree.copy()
-        tree.set("locks", None)  # the session locks the rows
-        sources = self._sources(tree, scn)
-        statement = convert(tree)
+        plan = make_plan(text)
+        scn = _as_of(plan, binds)
+        sources = [
+            self._source(owner or self._schema, name, owner, scn) for owner, name in plan.tables
+        ]
         store = open_store(self._context)
-        wanted = _wanted(tree)
-        for source in sources.values():
-            fill(store, source, wanted)
-        columns = _output(tree, sources)
+        for source, (owner, name) in zip(sources, plan.tables, strict=True):
+            fill(store, source._replace(name=store_name(owner, name)), plan.wanted)
+        columns = _output(plan, sources)
         cells = {bind_name(name): encode(value) for name, value in binds.items()}
         try:
-            cursor = store.execute(statement, cells)
+            cursor = store.execute(plan.statement, cells)
         except sqlite3.OperationalError as error:
             if "no such column" in str(error):
                 raise OraError(904, str(error).split(": ")[-1]) from error
@@ -121,35 +121,13 @@ class Reader:
         shown = [one._replace(name=name) for one, name in zip(columns, names, strict=True)]
         return Result(shown, (tuple(decode(cell, _BIG) for cell in row) for row in cursor))
 
-    def _as_of(self, prepared: Prepared, binds: dict[str, Any]) -> int | None:
-        if prepared.as_of is None:
-            return None
-        if prepared.as_of.startswith(":"):
-            return int(binds[prepared.as_of[1:].upper()])
-        return int(prepared.as_of)
-
-    def _sources(self, tree: exp.Expr, scn: int | None) -> dict[str, Source]:
-        names = {cte.alias_or_name.upper() for cte in tree.find_all(exp.CTE)}
-        sources: dict[str, Source] = {}
-        for node in list(tree.find_all(exp.Table)):
-            owner, name = _spelling(node.args.get("db")), _spelling(node.this)
-            if not owner and name in names:
-                continue
-            source = self._source(owner, name, scn)
-            sources[source.name] = source
-            alias = node.alias or name
-            node.set("db", None)
-            node.set("this", exp.to_identifier(source.name, quoted=True))
-            node.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
-        return sources
-
-    def _source(self, owner: str, name: str, scn: int | None) -> Source:
+    def _source(self, schema: str, name: str, owner: str, scn: int | None) -> Source:
         view = find_view(name, self._context) if owner in ("", "SYS") else None
         if view is not None:
             self._check_privilege(name)
             columns, read = view
             return Source(name, columns, lambda places: _pick(read(self._context), places))
-        table = self._find_table(owner or self._schema, name)
+        table = self._find_table(schema, name)
         listed = [column for column in table.version.columns if not column.is_virtual]
         names = ("ROWID", *(column.name for column in listed), "ORA_ROWSCN")
         database = self._context.database
@@ -177,6 +155,61 @@ class Reader:
             raise OraError(942)
 
 
+class Plan(NamedTuple):
+    """A query for SQLite.
+
+    Attributes:
+        statement: Text for SQLite.
+        tables: Owner, which may be empty, and name of each table or view.
+        wanted: Names of the columns that it reads; None for all.
+        as_of: Bind or number of AS OF SCN.
+        output: Name, and read column or None, of each column of the result; None with a star.
+    """
+
+    statement: str
+    tables: tuple[tuple[str, str], ...]
+    wanted: frozenset[str] | None
+    as_of: str | None
+    output: tuple[tuple[str, str | None], ...] | None
+
+
+def store_name(owner: str, name: str) -> str:
+    """Return the name of a table or view in SQLite."""
+    return f"{owner}.{name}" if owner else name
+
+
+@lru_cache(maxsize=512)
+def make_plan(text: str) -> Plan:
+    """Return the plan of a query; raises OraError."""
+    prepared = prepare(text)
+    if not isinstance(prepared.tree, exp.Query):
+        raise OraError(900, text="not a query")
+    tree = prepared.tree.copy()
+    tree.set("locks", None)  # the session locks the rows
+    ctes = {cte.alias_or_name.upper() for cte in tree.find_all(exp.CTE)}
+    tables: dict[tuple[str, str], None] = {}
+    for node in list(tree.find_all(exp.Table)):
+        owner, name = _spelling(node.args.get("db")), _spelling(node.this)
+        if not owner and name in ctes:
+            continue
+        tables[(owner, name)] = None
+        alias = node.alias or name
+        node.set("db", None)
+        node.set("this", exp.to_identifier(store_name(owner, name), quoted=True))
+        node.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+    output = _read_output(tree)
+    wanted = _wanted(tree)
+    return Plan(convert(tree), tuple(tables), wanted, prepared.as_of, output)
+
+
+def _as_of(plan: Plan, binds: dict[str, Any]) -> int | None:
+    if plan.as_of is None:
+        return None
+    if plan.as_of.startswith(":"):
+        return int(binds[plan.as_of[1:].upper()])
+    return int(plan.as_of)
+
+
 def _spelling(node: Any) -> str:
     if node is None or node == "":
         return ""
@@ -189,12 +222,13 @@ def _pick(rows: Iterable[tuple[Any, ...]], places: list[int]) -> Iterator[tuple[
         yield tuple(row[place] for place in places)
 
 
-def _wanted(tree: exp.Expr) -> set[str] | None:
+def _wanted(tree: exp.Expr) -> frozenset[str] | None:
     """Return the names of all columns that a query reads; None if it has a star."""
     for star in tree.find_all(exp.Star):
         if not isinstance(star.parent, exp.Count):
             return None
-    return {node.name for node in tree.find_all(exp.Column)}
+    nodes = [*tree.find_all(exp.Column), *tree.find_all(exp.Pseudocolumn)]
+    return frozenset(node.name.upper() for node in nodes)
 
 
 def bind_name(name: str) -> str:
@@ -207,7 +241,15 @@ def convert(tree: exp.Expr) -> str:
     for rownum in [one for one in tree.find_all(exp.Column) if one.name.upper() == "ROWNUM"]:
         _limit(rownum)
     converted = tree.transform(_convert_node)
-    return str(converted.sql(dialect="sqlite"))
+    return _QUOTED.sub(_requote, str(converted.sql(dialect="sqlite")))
+
+
+def _requote(match: re.Match[str]) -> str:
+    """Quote a name by backticks: SQLite reads an unknown name in double quotes as a text."""
+    if match[1] is None:
+        return match[0]
+    name = match[1].replace('""', '"').replace("`", "``")
+    return f"`{name}`"
 
 
 def _limit(rownum: exp.Expr) -> None:
@@ -249,51 +291,63 @@ def _compare_row_ids(node: Any) -> Any:
     for key in parts:
         value = node.args[key]
         if isinstance(value, exp.Literal | exp.Placeholder):
-            node.set(key, exp.Anonymous(this="CHARTOROWID", expressions=[value]))
+            node.set(key, exp.Anonymous(this="ORA_CHARTOROWID", expressions=[value]))
     if node.args.get("expressions"):
-        listed = [exp.Anonymous(this="CHARTOROWID", expressions=[one]) for one in node.expressions]
+        listed = [
+            exp.Anonymous(this="ORA_CHARTOROWID", expressions=[one]) for one in node.expressions
+        ]
         node.set("expressions", listed)
     return node
 
 
-def _output(tree: exp.Expr, sources: dict[str, Source]) -> list[OutputColumn]:
-    """Return what is known of the columns of a result."""
+def _read_output(tree: exp.Expr) -> tuple[tuple[str, str | None], ...] | None:
+    """Return name and read column of each column of a result; None with a star."""
     select = tree if isinstance(tree, exp.Select) else tree.find(exp.Select)
     if select is None:
-        return []
-    declared: dict[str, Column] = {}
-    for source in sources.values():
-        if source.table is not None:
-            declared |= {column.name: column for column in source.table.version.columns}
-    out: list[OutputColumn] = []
+        return None
+    out: list[tuple[str, str | None]] = []
     for one in select.expressions:
         inner = one.this if isinstance(one, exp.Alias) else one
-        if isinstance(inner, exp.Star) or (
-            isinstance(inner, exp.Column) and isinstance(inner.this, exp.Star)
-        ):
-            return []
-        if isinstance(inner, exp.Column | exp.Pseudocolumn):
-            name = _spelling(inner.this) if isinstance(inner, exp.Column) else inner.name.upper()
-            out.append(OutputColumn(one.alias_or_name, declared.get(name), name == "ROWID"))
-        else:
-            out.append(OutputColumn(one.alias_or_name, None))
-    return out
+        if isinstance(inner, exp.Star) or isinstance(inner.args.get("this"), exp.Star):
+            return None
+        name = None
+        if isinstance(inner, exp.Column):
+            name = _spelling(inner.this)
+        elif isinstance(inner, exp.Pseudocolumn):
+            name = inner.name.upper()
+        out.append((one.alias_or_name, name))
+    return tuple(out)
+
+
+def _output(plan: Plan, sources: Iterable[Source]) -> list[OutputColumn]:
+    """Return what is known of the columns of a result."""
+    declared: dict[str, Column] = {}
+    for source in sources:
+        if source.table is not None:
+            declared |= {column.name: column for column in source.table.version.columns}
+    return [
+        OutputColumn(alias, declared.get(name or ""), name == "ROWID")
+        for alias, name in plan.output or ()
+    ]
 
 
 # ---------------------------------------------------------------------- SQLite
 
 
-def fill(store: sqlite3.Connection, source: Source, wanted: set[str] | None) -> None:
+def fill(store: sqlite3.Connection, source: Source, wanted: frozenset[str] | None) -> None:
     """Create a source's table and store its rows, in the columns that are read."""
     places = [
         place
         for place, name in enumerate(source.columns)
-        if wanted is None or name in wanted or name.upper() in {one.upper() for one in wanted}
+        if wanted is None or name.upper() in wanted
     ] or [0]
     names = ", ".join('"' + source.columns[place].replace('"', '""') + '"' for place in places)
     store.execute(f'CREATE TABLE "{source.name}" ({names})')
     marks = ", ".join("?" * len(places))
-    rows = (tuple(encode(cell) for cell in row) for row in source.rows(places))
+    rows = (
+        tuple(cell if type(cell) in _STORED else encode(cell) for cell in row)
+        for row in source.rows(places)
+    )
     store.executemany(f'INSERT INTO "{source.name}" VALUES ({marks})', rows)
 
 
@@ -304,17 +358,17 @@ def open_store(context: Context) -> sqlite3.Connection:
     def add(name: str, count: int, function: Callable[..., Any]) -> None:
         store.create_function(name, count, function)
 
-    add("CHARTOROWID", 1, _to_row_id)
-    add("ROWIDTOCHAR", 1, lambda cell: cell and str(decode(cell, _BIG)))
+    add("ORA_CHARTOROWID", 1, _to_row_id)
+    add("ORA_ROWIDTOCHAR", 1, lambda cell: cell and str(decode(cell, _BIG)))
     add("ROWID_CREATE", 5, lambda _, *parts: encode(RowIdText(str(RowId(*parts)))))
     add("ROWID_OBJECT", 1, lambda cell: parse_rowid(decode(cell, _BIG)).object)
     add("ROWID_BLOCK_NUMBER", 1, lambda cell: parse_rowid(decode(cell, _BIG)).block)
-    add("TO_CHAR", -1, lambda *cells: _to_char(context, *cells))
-    add("TO_NUMBER", 1, lambda cell: None if cell is None else int(cell))
-    add("RAWTOHEX", 1, lambda cell: None if cell is None else cell.hex().upper())
-    add("HEXTORAW", 1, lambda cell: None if cell is None else bytes.fromhex(cell))
+    add("ORA_TO_CHAR", -1, lambda *cells: _to_char(context, *cells))
+    add("ORA_TO_NUMBER", 1, lambda cell: None if cell is None else int(cell))
+    add("ORA_RAWTOHEX", 1, lambda cell: None if cell is None else cell.hex().upper())
+    add("ORA_HEXTORAW", 1, lambda cell: None if cell is None else bytes.fromhex(cell))
     add("SYS_CONTEXT", 2, lambda _, name: _sys_context(context, name))
-    add("REGEXP_LIKE", 2, _regexp_like)
+    add("ORA_REGEXP_LIKE", 2, _regexp_like)
     add("SCN_TO_TIMESTAMP", 1, lambda scn: encode(context.database.time_of(scn)))
     return store
 
@@ -329,8 +383,6 @@ def _to_row_id(cell: Any) -> Any:
 
 
 def _regexp_like(text: Any, pattern: str) -> bool:
-    import re
-
     return text is not None and re.search(pattern, text) is not None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim_oracle.columns import Row
 
@@ -92,6 +92,7 @@ class Record:
         rollback: 1 for an undo record.
         version: Table as it was then; None for records without a table.
         segment: Table's or partition's segment; None for records without a table.
+        physical_id: DATA_OBJECT_ID of the segment then.
         row_id: Row id; None shows as the placeholder.
         old: Values before; complete rows.
         new: Values that an insert or an update sets.
@@ -108,6 +109,7 @@ class Record:
         is_final: Whether the text has no marks for table and condition.
         named: Owner and table that the row shows without a table.
         address: Place in the log; None until the thread writes it.
+        shown: Rows that the last mining session showed, with what they depend on.
     """
 
     scn: int
@@ -121,6 +123,7 @@ class Record:
     rollback: int = 0
     version: TableVersion | None = None
     segment: Segment | None = None
+    physical_id: int = 0
     row_id: str | None = None
     old: Row | None = None
     new: Row | None = None
@@ -137,6 +140,7 @@ class Record:
     is_final: bool = False
     named: tuple[str, str] | None = None
     address: Address | None = None
+    shown: tuple[Any, list[tuple[Any, ...]]] | None = None
 
 
 @dataclass(slots=True, eq=False)

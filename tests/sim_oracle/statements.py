@@ -14,6 +14,11 @@ from sim_oracle.rowids import PLACEHOLDER
 from sim_oracle.tables import Table, TableVersion
 
 PIECE_BYTES = 4000
+_ENDS = {
+    redo.START: "set transaction read write",
+    redo.COMMIT: "commit",
+    redo.ROLLBACK: "rollback",
+}
 MISMATCH = "Dictionary Mismatch"
 COLUMNS = (
     "SCN",
@@ -107,6 +112,21 @@ class Renderer:
     def rows(self, record: Record, commit_scn: int | None = None) -> list[tuple[Any, ...]]:
         """Return the rows of a record: one, or pieces of at most 4000 bytes."""
         names = self._names(record)
+        key: tuple[Any, ...] = (
+            self._nls,
+            self._options,
+            names.is_mismatch,
+            names.table,
+            self._mismatch_form,
+        )
+        key += (self._is_partial(record), commit_scn)
+        if record.shown is None or record.shown[0] != key:
+            record.shown = key, self._render(record, names, commit_scn)
+        return record.shown[1]
+
+    def _render(
+        self, record: Record, names: _Names, commit_scn: int | None
+    ) -> list[tuple[Any, ...]]:
         text, status, info = record.text, record.status, record.info
         if names.is_mismatch and record.code in (redo.INSERT, redo.UPDATE, redo.DELETE):
             status, info = 2, MISMATCH
@@ -170,7 +190,7 @@ class Renderer:
             0 if record.hides_thread else record.thread,
             0 if segment is None else segment.object_id,
             _version_number(record),
-            0 if segment is None else segment.data_object_id,
+            record.physical_id,
             status,
             info,
             record.container,
@@ -203,19 +223,16 @@ class Renderer:
 
     def _text(self, record: Record, names: _Names) -> str | None:
         code = record.code
-        if code == redo.START:
-            return "set transaction read write"
-        if code == redo.COMMIT:
-            return "commit"
-        if code == redo.ROLLBACK:
-            return "rollback"
+        end = ";" if self._options.has_delimiter else ""
+        if code in _ENDS:
+            return _ENDS[code] + end
         if record.version is None or code not in (redo.INSERT, redo.UPDATE, redo.DELETE):
             return None
         if code == redo.INSERT:
             text = self._insert(record, names)
         else:
             text = self._change(record, names)
-        return text + (";" if self._options.has_delimiter else "")
+        return text + end
 
     def _insert(self, record: Record, names: _Names) -> str:
         assert record.new is not None

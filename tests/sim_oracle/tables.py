@@ -101,6 +101,8 @@ class Table:
         is_index_organized: Whether rows are in the key's index.
         lob_layout: `locator` (12c to 21c) or `block` (23ai).
         lob_storage: SECUREFILE or BASICFILE.
+        lob_inline: Characters or bytes of a LOB that is stored in the row.
+        lob_chunk: Characters or bytes of one write.
     """
 
     def __init__(
@@ -130,6 +132,8 @@ class Table:
         self.is_logging: bool = flags.pop("is_logging", True)
         self.is_index_organized: bool = flags.pop("is_index_organized", False)
         self.lob_layout: str = flags.pop("lob_layout", "locator")
+        self.lob_inline: int = flags.pop("lob_inline", 1000)
+        self.lob_chunk: int = flags.pop("lob_chunk", 1000)
         self.lob_storage: str = flags.pop("lob_storage", "SECUREFILE")
         self.is_dropped = False
         assert not flags, flags

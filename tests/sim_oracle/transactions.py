@@ -125,6 +125,7 @@ class Transaction:
         if table is not None:
             made.version = table.version
             made.segment = segment or next(iter(table.segments.values()))
+            made.physical_id = made.segment.data_object_id
             made.container = table.container
         for name, value in fields.items():
             setattr(made, name, value)

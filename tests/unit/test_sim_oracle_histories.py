@@ -140,7 +140,8 @@ def is_equal(
 @pytest.mark.parametrize("seed", range(12))
 def test_a_history_is_replayed(seed: int) -> None:
     """The reader emits every committed transaction once, in commit order, with its rows."""
-    history, reader, snapshot = play(seed, habits=Habits(disturbances=0.05))
+    habits = (Habits(disturbances=0.05), Habits(threads=1), Habits(disturbances=0.3))[seed % 3]
+    history, reader, snapshot = play(seed, habits=habits)
     emitted = replay_emitted(snapshot, reader)
     truth = replay_truth(snapshot, history.database.truth(reader.start_scn))
     assert [one[:2] for one in emitted] == [one[:2] for one in truth]
@@ -157,7 +158,6 @@ HABITS = {
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_planted_defect_is_found(defect: str) -> None:
-    """Some of few histories are replayed wrongly by a reader with a defect."""
+    """One of few histories is replayed wrongly by a reader with a defect."""
     habits = HABITS.get(defect)
-    wrong = sum(not is_equal(seed, frozenset([defect]), habits) for seed in range(8))
-    assert wrong > 0, defect
+    assert any(not is_equal(seed, frozenset([defect]), habits) for seed in range(8))

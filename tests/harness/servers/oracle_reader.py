@@ -361,7 +361,8 @@ class Reader:
             if step.offset == 1:
                 value = step.data
             else:
-                assert len(value) == step.offset - 1, "a LOB that is written in its middle"
+                is_next = value is not None and len(value) == step.offset - 1
+                assert is_next, "a LOB that is written in its middle"
                 value = value + step.data
         elif step.size is not None and value is not None:
             value = value[: step.size]
