@@ -60,7 +60,7 @@ MORE = {
     "ConfigPatternInvalid": 'Write schema.table, with * and ? for any text: "public.*".',
     "CheckpointCorrupt": "Put the file that the message names back from a copy.",
     "CopyConnectionLost": "Do nothing: the chunk is copied again once the server answers.",
-    "DictionaryMismatch": "Load the table again. Before an ALTER TABLE let the source read up to it.",
+    "DictionaryMismatch": "Load the table again. Read up to an ALTER TABLE before you run it.",
     "FaultInjected": "Unset PENSTOCK_FAULT, which is for tests.",
     "FileExists": "Run `penstock log check`; move the file that does not belong there.",
     "FileMissing": "Run `penstock log check`; restore the file that it names.",
@@ -69,7 +69,7 @@ MORE = {
     "PacketInvalid": "Check host and port: the server that answers there is not MySQL or MariaDB.",
     "PenstockError": DEFECT,
     "ProcessNotStarted": "Look at the system's limits (`ulimit -u`, memory), and start again.",
-    "RedoBroken": "Select the row from V$LOGMNR_CONTENTS by SCN, XID and RS_ID, and report its form.",
+    "RedoBroken": "Select the row from V$LOGMNR_CONTENTS by SCN, XID and RS_ID, and report it.",
     "RedoUnlogged": "Run `ALTER TABLE OWNER.TABLE ADD SUPPLEMENTAL LOG DATA (ALL) COLUMNS`, then "
     "load the table again.",
     "RedoUnsupported": "Leave the table out of [source] tables.",

@@ -95,8 +95,8 @@ def read_decimal(text: bytes, precision: int, scale: int) -> Decimal:
     zeros = number.exponent + scale
     if number.digits and (zeros < 0 or len(number.digits) + zeros > precision):
         raise Unfit
-    digits = tuple(digit - 48 for digit in number.digits + b"0" * zeros) if number.digits else (0,)
-    return Decimal((int(number.is_negative), digits, -scale))
+    sign, digits = "-" if number.is_negative else "", number.digits.decode() or "0"
+    return Decimal(f"{sign}{digits}{'0' * zeros if number.digits else ''}E-{scale}")
 
 
 def read_number_text(text: bytes) -> str:

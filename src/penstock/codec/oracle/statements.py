@@ -131,6 +131,7 @@ _NOT_STATEMENTS = (
     (b"/* No SQL_REDO for temporary tables */", Reason.TEMPORARY),
 )
 _UNSUPPORTED = b"Unsupported"
+_ROW_IDS = (b"ROWID", b"a.ROWID")
 
 
 def scan_statement(text: bytes) -> Statement:
@@ -262,9 +263,9 @@ def _scan_where(text: bytes, at: int, statement: Statement) -> None:
 
 
 def _scan_condition(text: bytes, at: int, statement: Statement) -> int:
-    row_id = next((word for word in (b"ROWID", b"a.ROWID") if text.startswith(word, at)), None)
-    if row_id is not None:
-        at = _sign(text, skip_space(text, at + len(row_id)), b"=")
+    if text.startswith(_ROW_IDS, at):
+        at += len(_ROW_IDS[text.startswith(_ROW_IDS[1], at)])
+        at = _sign(text, skip_space(text, at), b"=")
         match = _STRING.match(text, at)
         if match is None:
             raise Defect(Reason.SYNTAX, at)
