@@ -66,6 +66,8 @@ class Settings:
         has_exclusive_start: Whether a window leaves out rows with its first SCN.
         children_commit: Whether children of parallel DML have COMMIT rows.
         mismatch_form: `columns` or `message`, for rows of an older table version.
+        doubles_quotes: Whether a quote in a literal of SQL_REDO is doubled; servers with a defect
+            leave it as it is.
         undo_scn: Lowest SCN that AS OF can read.
         grants: Privileges of the user; None is all.
         parameters: V$PARAMETER.
@@ -83,6 +85,7 @@ class Settings:
     has_exclusive_start: bool = False
     children_commit: bool = True
     mismatch_form: str = "columns"
+    doubles_quotes: bool = True
     undo_scn: int = 0
     character_set: str = "AL32UTF8"
     grants: frozenset[str] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -119,6 +119,15 @@ def _to_bind(value: Any) -> Any:
     if isinstance(value, Decimal) and value == value.to_integral_value():
         return int(value)
     return value
+
+
+def call_text(name: str, plain: Sequence[Any], named: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the block that calls a procedure, and its binds."""
+    listed = [f":{number}" for number in range(1, len(plain) + 1)]
+    listed += [f"{key} => :{key}" for key in named]
+    binds = {str(number): value for number, value in enumerate(plain, 1)}
+    binds |= {key.upper(): value for key, value in named.items()}
+    return f"BEGIN {name}({', '.join(listed)}); END;", binds
 
 
 def rows_to_run(parameters: Any) -> Iterable[Any]:

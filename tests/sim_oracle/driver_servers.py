@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import sys
+
+import pytest
 
 from sim_oracle.session import Server
 
@@ -72,6 +75,14 @@ CONNECT_OPTIONS = frozenset(
         "handle",
     ]
 )
+
+
+def install(monkeypatch: pytest.MonkeyPatch, server: Server) -> str:
+    """Let a server listen and the fake be the module oracledb; return host and port."""
+    from sim_oracle import oracledb
+
+    monkeypatch.setitem(sys.modules, "oracledb", oracledb)
+    return listen(server)
 
 
 def listen(server: Server) -> str:

@@ -104,6 +104,8 @@ _OF_KINDS = {
     "BOOLEAN": DB_TYPE_BOOLEAN,
     "XMLTYPE": DB_TYPE_XMLTYPE,
 }
+# Types whose values a cursor fetches as they are.
+PLAIN_TYPES = frozenset({DB_TYPE_VARCHAR, DB_TYPE_NVARCHAR, DB_TYPE_CHAR, DB_TYPE_NCHAR})
 LOB_TYPES = {"CLOB": DB_TYPE_CLOB, "NCLOB": DB_TYPE_NCLOB, "BLOB": DB_TYPE_BLOB}
 
 
@@ -165,6 +167,13 @@ def to_python(value: Any, info: FetchInfo, *, decimals: bool, zone_minutes: int)
     """Return what a cursor fetches for a value that is no LOB."""
     if value is None:
         return None
+    if (
+        value.__class__ is int
+        and not decimals
+        and info.scale in (0, -127)
+        and not (info.scale and info.precision)
+    ):
+        return value
     if info.type_code is DB_TYPE_NUMBER:
         if decimals:
             return Decimal(str(value)) if isinstance(value, float) else Decimal(value)

@@ -24,6 +24,7 @@ class Nls:
         timestamp_tz: NLS_TIMESTAMP_TZ_FORMAT.
         numeric: NLS_NUMERIC_CHARACTERS.
         zone_minutes: Offset of TIME_ZONE in minutes.
+        doubles_quotes: Whether the server doubles quotes in literals, as it should.
     """
 
     date: str = DEFAULT_DATE
@@ -31,6 +32,7 @@ class Nls:
     timestamp_tz: str = DEFAULT_TIMESTAMP_TZ
     numeric: str = ".,"
     zone_minutes: int = 0
+    doubles_quotes: bool = True
 
 
 def quote(text: str) -> str:
@@ -168,7 +170,7 @@ def literal(column: Column, value: Value, nls: Nls) -> str:
             return unistr(value)
         if kind == "VARCHAR2" and len(value.encode()) > INLINE_MAX:
             return "LM_EMPTY_STRING"
-        return quote(value)
+        return quote(value) if nls.doubles_quotes else f"'{value}'"
     if isinstance(value, bytes) and kind in ("RAW", "LONG RAW", "BLOB"):
         return f"HEXTORAW('{value.hex()}')"
     if isinstance(value, bytes) and kind == "JSON":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -176,7 +176,7 @@ class MiningSession:
         containers = {"CDB$ROOT": 1}
         containers |= {name: number for number, name in enumerate(database.pdbs, 3)}
         renderer = Renderer(
-            nls,
+            replace(nls, doubles_quotes=database.settings.doubles_quotes),
             self._options,
             self._start_scn,
             database.find_table,

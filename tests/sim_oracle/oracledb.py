@@ -28,7 +28,7 @@ from sim_oracle.driver_errors import (
     raise_database,
     raise_driver,
 )
-from sim_oracle.driver_lobs import LOB, delay_of, match_binds, rows_to_run
+from sim_oracle.driver_lobs import LOB, call_text, delay_of, match_binds, rows_to_run
 from sim_oracle.driver_servers import CONNECT_OPTIONS, SERVERS, defaults
 from sim_oracle.driver_types import (
     BINARY,
@@ -59,6 +59,7 @@ from sim_oracle.driver_types import (
     DB_TYPE_XMLTYPE,
     LOB_TYPES,
     NUMBER,
+    PLAIN_TYPES,
     ROWID,
     STRING,
     ApiType,
@@ -186,8 +187,7 @@ class Connection:
         self.username = user
         self.autocommit = False
         self.call_timeout = 0
-        self.inputtypehandler: Any = None
-        self.outputtypehandler: Any = None
+        self.inputtypehandler = self.outputtypehandler = None
         self.module = self.action = self.clientinfo = self.client_identifier = None
         self.stmtcachesize = 20
         self.thin = True
@@ -318,21 +318,7 @@ class Connection:
     ) -> None:
         """Load rows by the direct path, which commits and locks the table for others."""
         rows = data if isinstance(data, list) else list(rows_of_frame(data))
-
-        def load(session: Session) -> None:
-            with self._server.lock:
-                self._server.meet("DIRECT PATH LOAD")
-                table = session.find_table(schema_name, table_name)
-                session.commit()
-                if table.locks:
-                    raise OraError(54)
-                transaction = session.begin()
-                for row in rows:
-                    values = dict(zip(column_names, row, strict=True))
-                    transaction.insert(table, values, direct=True)
-                session.commit()
-
-        self._run(load)
+        self._run(lambda session: session.load(schema_name, table_name, column_names, rows))
 
 
 class Cursor:
@@ -346,8 +332,7 @@ class Cursor:
         self.statement: str | None = None
         self.rowcount = -1
         self.rowfactory: Callable[..., Any] | None = None
-        self.inputtypehandler: Any = None
-        self.outputtypehandler: Any = None
+        self.inputtypehandler = self.outputtypehandler = None
         self.lastrowid: str | None = None
         self.warning = None
         self._is_open = True
@@ -382,8 +367,6 @@ class Cursor:
         if self._outcome is None or self._outcome.columns is None:
             return None
         return list(self._infos)
-
-    # ------------------------------------------------------------------ statements
 
     def parse(self, statement: str) -> None:
         """Check a statement without running it."""
@@ -518,16 +501,10 @@ class Cursor:
     ) -> list[Any]:
         """Call a procedure."""
         self._check_open()
-        listed = [f":{number}" for number in range(1, len(parameters or ()) + 1)]
         named = keyword_parameters or keywordParameters or {}
-        listed += [f"{key} => :{key}" for key in named]
-        binds = {str(number): value for number, value in enumerate(parameters or (), 1)}
-        binds |= {key.upper(): value for key, value in named.items()}
-        text = f"BEGIN {name}({', '.join(listed)}); END;"
+        text, binds = call_text(name, parameters or (), named)
         self.connection._run(lambda session: session.execute(text, binds))
         return list(parameters or [])
-
-    # ------------------------------------------------------------------ rows
 
     def _verify_query(self) -> Outcome:
         self._check_open()
@@ -565,24 +542,32 @@ class Cursor:
         self.rowcount += len(out)
         return out
 
-    def _convert(self, row: Sequence[Any]) -> Any:
+    def _convert_rows(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
         zone = self.connection._check().nls.zone_minutes
-        values = tuple(
-            self._convert_lob(value)
-            if isinstance(value, Lob)
-            else to_python(value, info, decimals=self._decimals, zone_minutes=zone)
-            for value, info in zip(row, self._infos, strict=True)
-        )
-        return values if self.rowfactory is None else self.rowfactory(*values)
+        plain = [info.type_code in PLAIN_TYPES for info in self._infos]
+        infos = list(zip(self._infos, plain, strict=True))
+        values = [
+            tuple(
+                [
+                    value if value is None or is_plain else self._convert(value, info, zone)
+                    for value, (info, is_plain) in zip(row, infos, strict=True)
+                ]
+            )
+            for row in rows
+        ]
+        factory = self.rowfactory
+        return values if factory is None else [factory(*one) for one in values]
 
-    def _convert_lob(self, value: Lob) -> Any:
-        return LOB(self.connection, value) if self._fetch_lobs else (value.data or None)
+    def _convert(self, value: Any, info: FetchInfo, zone: int) -> Any:
+        if isinstance(value, Lob):
+            return LOB(self.connection, value) if self._fetch_lobs else (value.data or None)
+        return to_python(value, info, decimals=self._decimals, zone_minutes=zone)
 
     def fetchone(self) -> Any:
         """Return the next row; None after the last."""
         self._verify_query()
         rows = self._raw(1)
-        return self._convert(rows[0]) if rows else None
+        return self._convert_rows(rows)[0] if rows else None
 
     def fetchmany(
         self,
@@ -592,12 +577,12 @@ class Cursor:
         """Return the next rows; an empty list after the last."""
         self._verify_query()
         count = size if size is not None else numRows
-        return [self._convert(row) for row in self._raw(self.arraysize if count is None else count)]
+        return self._convert_rows(self._raw(self.arraysize if count is None else count))
 
     def fetchall(self) -> list[Any]:
         """Return all rows that are left."""
         self._verify_query()
-        return [self._convert(row) for row in self._raw(None)]
+        return self._convert_rows(self._raw(None))
 
     def take_frame(self, count: int | None, decimals: bool | None, schema: Any) -> DataFrame:
         """Return rows as a data frame; penstock reads it through the connection."""

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlglot import exp
@@ -26,6 +27,7 @@ from sim_oracle.views import VIEWS, Context, View
 
 CONTENTS = "V$LOGMNR_CONTENTS"
 _STORED = (str, bytes, type(None))  # SQLite stores them as they are
+_MAX = 2**63
 _QUOTED = re.compile(r"""'(?:[^']|'')*'|"((?:[^"]|"")*)\"""")
 _BIG = {float(OPEN_END): OPEN_END}
 
@@ -119,7 +121,7 @@ class Reader:
         if len(columns) != len(names):
             columns = [OutputColumn(name, None) for name in names]
         shown = [one._replace(name=name) for one, name in zip(columns, names, strict=True)]
-        return Result(shown, (tuple(decode(cell, _BIG) for cell in row) for row in cursor))
+        return Result(shown, map(_decode_row, cursor))
 
     def _source(self, schema: str, name: str, owner: str, scn: int | None) -> Source:
         view = find_view(name, self._context) if owner in ("", "SYS") else None
@@ -153,6 +155,17 @@ class Reader:
         view = name.replace("V$", "V_$", 1) if "V_$" not in name else name
         if not grants & {"SELECT ANY DICTIONARY", "SELECT_CATALOG_ROLE", f"SELECT ON {view}"}:
             raise OraError(942)
+
+
+def _decode_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(
+        [
+            cell
+            if cell is None or cell.__class__ is int or (cell.__class__ is str and cell[:1] != MARK)
+            else decode(cell, _BIG)
+            for cell in row
+        ]
+    )
 
 
 class Plan(NamedTuple):
@@ -217,9 +230,10 @@ def _spelling(node: Any) -> str:
     return str(name if node.args.get("quoted") else name.upper())
 
 
-def _pick(rows: Iterable[tuple[Any, ...]], places: list[int]) -> Iterator[tuple[Any, ...]]:
-    for row in rows:
-        yield tuple(row[place] for place in places)
+def _pick(rows: Iterable[tuple[Any, ...]], places: list[int]) -> Iterable[tuple[Any, ...]]:
+    if len(places) == 1:
+        return ((row[places[0]],) for row in rows)
+    return map(itemgetter(*places), rows)
 
 
 def _wanted(tree: exp.Expr) -> frozenset[str] | None:
@@ -345,7 +359,12 @@ def fill(store: sqlite3.Connection, source: Source, wanted: frozenset[str] | Non
     store.execute(f'CREATE TABLE "{source.name}" ({names})')
     marks = ", ".join("?" * len(places))
     rows = (
-        tuple(cell if type(cell) in _STORED else encode(cell) for cell in row)
+        [
+            cell
+            if cell.__class__ in _STORED or (cell.__class__ is int and cell < _MAX)
+            else encode(cell)
+            for cell in row
+        ]
         for row in source.rows(places)
     )
     store.executemany(f'INSERT INTO "{source.name}" VALUES ({marks})', rows)

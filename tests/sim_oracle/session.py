@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -425,6 +425,22 @@ class Session:
             self.mining.end()
         else:
             raise OraError(6550, text=f"PLS-00302: component '{procedure}' must be declared")
+
+    def load(
+        self, schema: str, name: str, columns: list[str], rows: Iterable[Sequence[Any]]
+    ) -> None:
+        """Load rows by the direct path, which commits; raises OraError 54 for a used table."""
+        with self.server.lock:
+            self.server.meet("DIRECT PATH LOAD")
+            table = self.find_table(schema, name)
+            self.commit()
+            if table.locks:
+                raise OraError(54)
+            transaction = self.begin()
+            for row in rows:
+                values = dict(zip(columns, row, strict=True))
+                transaction.insert(table, values, direct=True)
+            self.commit()
 
     def close(self) -> None:
         """End the session; its transaction is rolled back."""

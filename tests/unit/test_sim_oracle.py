@@ -563,7 +563,52 @@ def test_a_restore_begins_an_incarnation() -> None:
     assert len(database.truth()) == 2
 
 
+def test_every_destination_has_its_copy() -> None:
+    """The same log is listed once for each, and one of them may be a standby's."""
+    database, table = make()
+    database.logs.destinations = {1: False, 2: False, 3: True}
+    add(database, table, 1)
+    database.switch()
+    copies = list(database.logs.archives())
+    assert [(copy.destination, copy.is_standby) for copy in copies] == [
+        (1, False),
+        (2, False),
+        (3, True),
+    ]
+    assert len({copy.name for copy in copies}) == 3
+    assert len({id(copy.log) for copy in copies}) == 1
+
+
+def test_a_closed_thread_is_complete_up_to_its_checkpoint() -> None:
+    """Its open transactions are rolled back, and a window may end after it."""
+    database, table = make(2)
+    add(database, table, 1, thread=2)
+    open_ = database.begin(2)
+    open_.insert(table, {"ID": 2})
+    database.close_thread(2)
+    thread = database.logs.threads[2]
+    assert (thread.status, thread.checkpoint_scn) == ("CLOSED", thread.groups[0].log.next_scn)
+    add(database, table, 3)
+    database.archive_current()
+    names = [name for name in all_files(database) if "redo04" not in name and "redo05" not in name]
+    codes = [row["OPERATION_CODE"] for row in mine(database, files=names)]
+    assert codes.count(36) == 1
+    assert codes.count(7) == 2
+    database.open_thread(2)
+    add(database, table, 4, thread=2)
+
+
 # ---------------------------------------------------------------------- mining
+
+
+def test_a_defect_of_the_server_leaves_quotes_single() -> None:
+    """A switch: such a text cannot be parsed, and must not be guessed."""
+    database, table = make()
+    database.settings.doubles_quotes = False
+    transaction = database.begin()
+    transaction.insert(table, {"ID": 1, "A": "l'eau"})
+    transaction.commit()
+    assert mine(database)[1]["SQL_REDO"].endswith("values ('1','l'eau')")
 
 
 def test_errors_of_a_mining_session() -> None:

@@ -6,7 +6,6 @@ import importlib
 import inspect
 import json
 import re
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -22,7 +21,7 @@ from sqlglot.errors import SqlglotError
 from sim_oracle import oracledb
 from sim_oracle.columns import NanoTime
 from sim_oracle.database import Database
-from sim_oracle.driver_servers import CONNECT_OPTIONS, listen
+from sim_oracle.driver_servers import CONNECT_OPTIONS, install, listen
 from sim_oracle.errors import UnknownText
 from sim_oracle.grammar import prepare
 from sim_oracle.session import ALL_PRIVILEGES, KNOWN_TEXTS, Server
@@ -148,8 +147,10 @@ def test_the_fake_has_nothing_that_the_driver_lacks() -> None:
 
 def test_it_is_installed_under_the_drivers_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """An import inside of a test finds the fake."""
-    monkeypatch.setitem(sys.modules, "oracledb", oracledb)
-    assert importlib.import_module("oracledb") is oracledb
+    address = install(monkeypatch, Server(Database()))
+    driver = importlib.import_module("oracledb")
+    assert driver is oracledb
+    assert driver.connect(f"{address}/shoppdb", **LOGIN).is_healthy()
 
 
 # ---------------------------------------------------------------------- connections
