@@ -149,7 +149,7 @@ def assert_same(texts: Sequence[str], relation: Relation = BY_KEY) -> list[Any]:
 
 _S = r"[ \t\r\n]*"
 _B = r"[ \t\r\n]+"
-_Q = r"'(?:[^']|'')*+'"
+_Q = r"'[^']*+(?:''[^']*+)*+'"
 _NAME = r'"[^"]+"'
 _CALL = (
     rf"(?:TO_DATE|TO_TIMESTAMP|TO_TIMESTAMP_TZ)\({_S}{_Q}{_S}(?:,{_S}{_Q}{_S})?\)"

@@ -9,13 +9,14 @@ of a negative number 101 minus the digit and a last byte 102. Source: Oracle's C
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from decimal import Decimal
+from fractions import Fraction
 from typing import NamedTuple
 
 from penstock.codec.oracle.values import Malformed, Unfit
-from penstock.codec.postgres import pgtext
 
 DIGITS_MAX = 40
 TEXT_MAX = 200
@@ -121,7 +122,10 @@ def number_text(number: Number) -> str:
 
 
 def plain_float(text: bytes) -> bytes:
-    """Return a binary float's text as `pgtext` reads it. Raises Malformed."""
+    """Return a binary float's text with a digit in front of the point and a small e.
+
+    Raises Malformed.
+    """
     special = _SPECIAL_FLOATS.get(text.lower())
     if special is not None:
         return special
@@ -137,12 +141,31 @@ def plain_float(text: bytes) -> bytes:
 def read_float(text: bytes, neutral: str) -> float:
     """Return a binary float. Raises Malformed; Unfit for a number out of its range."""
     plain = plain_float(text)
+    value = float(plain)
+    if plain in _SPECIAL_FLOATS.values():
+        return value
+    if neutral == "float32" and math.isfinite(value):
+        value = _round_to_single(value, plain)
+    is_zero = not any(digit in b"123456789" for digit in plain.partition(b"e")[0])
+    if math.isinf(value) or (value == 0 and not is_zero):
+        raise Unfit
+    return value
+
+
+def _round_to_single(value: float, text: bytes) -> float:
+    """Return the single nearest to a text's number; infinity for one out of range.
+
+    value: the nearest double, which lies in the middle between two singles at times when the number
+    itself does not. Then the double beside it in the number's direction is rounded.
+    """
+    exact = Fraction(text.decode())
+    if Fraction(value) != exact and not struct.unpack("<q", struct.pack("<d", value))[0] & 1:
+        value = math.nextafter(value, math.inf if exact > Fraction(value) else -math.inf)
     try:
-        if neutral == "float32":
-            return pgtext.read_float32(plain)
-        return pgtext.read_float64(plain)
-    except pgtext.Malformed as error:
-        raise Unfit from error
+        single: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return math.inf
+    return single
 
 
 # -- internal forms --------------------------------------------------------------------------------
