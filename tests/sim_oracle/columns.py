@@ -117,7 +117,7 @@ def parse_column(name: str, declaration: str, **flags: bool) -> Column:
     return Column(name, text, kind, first, None, None, in_chars, **flags)
 
 
-def fit(column: Column, value: Value) -> Value:
+def fit_value(column: Column, value: Value) -> Value:
     """Return what the database stores for a value; raises OraError if it does not fit."""
     if value is None or value in ("", b""):
         if value is not None and column.is_lob:

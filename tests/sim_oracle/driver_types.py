@@ -164,7 +164,7 @@ def _type_of(value: Any) -> DbType:
 
 
 def to_python(value: Any, info: FetchInfo, *, decimals: bool, zone_minutes: int) -> Any:
-    """Return what a cursor fetches for a value that is no LOB."""
+    """Return what a cursor fetches for a value other than a LOB."""
     if value is None:
         return None
     if (

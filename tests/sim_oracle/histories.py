@@ -48,7 +48,7 @@ PLAIN = {
 
 @dataclass(slots=True)
 class Habits:
-    """What a history does.
+    """Habits of a history.
 
     Attributes:
         threads: Redo threads.

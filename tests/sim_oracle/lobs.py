@@ -48,7 +48,7 @@ def needs_pieces(table: Table, row: Row) -> bool:
     )
 
 
-def unsupported(transaction: Transaction, table: Table, segment: Segment) -> Record:
+def make_unsupported(transaction: Transaction, table: Table, segment: Segment) -> Record:
     """Return the row that stands for a change that LogMiner cannot show."""
     return transaction.record(
         redo.UNSUPPORTED, table, segment, text="Unsupported", status=2, info=UNSUPPORTED_INFO
@@ -98,7 +98,7 @@ def write_insert(
     if not is_basic:
         _write_outside(transaction, done, segment, outside, is_basic)
     if inline:
-        where = table.version.logged(None)
+        where = table.version.logged_names(None)
         transaction.write(
             transaction.record(
                 redo.UPDATE,
@@ -148,7 +148,7 @@ def write_update(
         is_basic = done.table.lob_storage == "BASICFILE"
         _write_outside(transaction, done, segment, [(column, value)], is_basic, trims=True)
         return
-    where = done.table.version.logged(None)
+    where = done.table.version.logged_names(None)
     transaction.write(
         transaction.record(
             redo.UPDATE,
@@ -232,7 +232,7 @@ def write_locator(transaction: Transaction, done: Done, segment: Segment, column
             done.table,
             segment,
             old=done.after,
-            where=done.table.version.logged(None),
+            where=done.table.version.logged_names(None),
             text=f"{DECLARE}BEGIN\n{_select(column)}",
             status=2,
             info=NOT_EXECUTABLE,
@@ -280,7 +280,7 @@ def write_block(
             segment,
             row_id=row_id if code != redo.LOB_ERASE else None,
             old=done.after,
-            where=done.table.version.logged(None),
+            where=done.table.version.logged_names(None),
             text=f"{DECLARE} e_len NUMBER; \nBEGIN\n{_select(column)}\n{text}\nEND;",
             status=2,
             info=NOT_EXECUTABLE,
@@ -350,7 +350,7 @@ def write_xml(
         text = f'XML DOC BEGIN:  select "{column.name}" from {TABLE} where {WHERE}'
         info = XML_INFO
         body = f"XML_REDO := {quote(value)}\n amount: {len(value)}"
-    where = done.table.version.logged(None)
+    where = done.table.version.logged_names(None)
     fields = {"row_id": done.row_id, "status": 2}
     table = done.table
     transaction.write(
@@ -385,7 +385,7 @@ def _write_long(
     )
     fields = {"row_id": done.row_id}
     table = done.table
-    where = tuple(one for one in table.version.logged(None) if one != name)
+    where = tuple(one for one in table.version.logged_names(None) if one != name)
     transaction.write(
         transaction.record(
             redo.LONG_BEGIN, table, segment, text=begin, old=done.after, where=where, **fields

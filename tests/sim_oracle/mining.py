@@ -185,12 +185,12 @@ class MiningSession:
             containers=containers,
         )
         if self._options.is_committed_only:
-            yield from self._committed(renderer)
+            yield from self._group_committed(renderer)
             return
         for record in self.records():
             yield from renderer.rows(record)
 
-    def _committed(self, renderer: Renderer) -> Iterator[tuple[Any, ...]]:
+    def _group_committed(self, renderer: Renderer) -> Iterator[tuple[Any, ...]]:
         """Yield whole transactions; those that began before the window are lost."""
         open_: dict[Any, list[Record]] = {}
         for record in self.records():

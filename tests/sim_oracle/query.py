@@ -211,7 +211,7 @@ def make_plan(text: str) -> Plan:
         node.set("this", exp.to_identifier(store_name(owner, name), quoted=True))
         node.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
     output = _read_output(tree)
-    wanted = _wanted(tree)
+    wanted = _find_wanted(tree)
     return Plan(convert(tree), tuple(tables), wanted, prepared.as_of, output)
 
 
@@ -236,7 +236,7 @@ def _pick(rows: Iterable[tuple[Any, ...]], places: list[int]) -> Iterable[tuple[
     return map(itemgetter(*places), rows)
 
 
-def _wanted(tree: exp.Expr) -> frozenset[str] | None:
+def _find_wanted(tree: exp.Expr) -> frozenset[str] | None:
     """Return the names of all columns that a query reads; None if it has a star."""
     for star in tree.find_all(exp.Star):
         if not isinstance(star.parent, exp.Count):

@@ -238,7 +238,7 @@ class Renderer:
         assert record.new is not None
         columns = ",".join(f'"{names.column(name)}"' for name in record.new)
         values = ",".join(self._value(record, names, *item) for item in record.new.items())
-        return f"insert into {names.quoted}({columns}) values ({values})"
+        return f"insert into {names.full_name}({columns}) values ({values})"
 
     def _change(self, record: Record, names: _Names) -> str:
         if record.code == redo.UPDATE:
@@ -247,9 +247,9 @@ class Renderer:
                 f'"{names.column(name)}" = {self._value(record, names, name, value)}'
                 for name, value in record.new.items()
             )
-            text = f"update {names.quoted} set {', '.join(pairs)}"
+            text = f"update {names.full_name} set {', '.join(pairs)}"
         else:
-            text = f"delete from {names.quoted}"
+            text = f"delete from {names.full_name}"
         conditions = []
         if not record.rollback and record.where:
             conditions.append(self._where(record, names))
@@ -286,7 +286,7 @@ class Renderer:
 
     def _fill(self, record: Record, names: _Names, text: str) -> str:
         aliased = self._where(record, names, "a.")
-        text = text.replace(lobs.TABLE, names.quoted, 1)
+        text = text.replace(lobs.TABLE, names.full_name, 1)
         text = text.replace(lobs.WHERE, self._where(record, names), 1)
         text = text.replace(lobs.ALIASED, aliased, 1)
         return text.replace(lobs.QUOTED, aliased.replace("'", "''"), 1)
@@ -303,7 +303,7 @@ class _Names:
     is_mismatch: bool = False
 
     @property
-    def quoted(self) -> str:
+    def full_name(self) -> str:
         return f'"{self.owner}"."{self.table}"'
 
     def declaration(self, name: str) -> Column:

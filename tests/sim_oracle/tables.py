@@ -41,7 +41,7 @@ class TableVersion:
         """Return a column by name."""
         return next(column for column in self.columns if column.name == name)
 
-    def logged(self, changed: Iterable[str] | None) -> tuple[str, ...]:
+    def logged_names(self, changed: Iterable[str] | None) -> tuple[str, ...]:
         """Return the columns of a statement's condition; None is a delete, which has all."""
         names = [column.name for column in self.columns if column.is_logged]
         if self.supplemental == "ALL" or (changed is None and self.supplemental != "NONE"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim_oracle import lobs, redo
-from sim_oracle.columns import WHOLE_ROW_UNSUPPORTED, Row, fit
+from sim_oracle.columns import WHOLE_ROW_UNSUPPORTED, Row, fit_value
 from sim_oracle.errors import Blocked, ModelMisuse, OraError
 from sim_oracle.redo import Record, Xid
 
@@ -171,7 +171,7 @@ class Transaction:
             Blocked: Another transaction holds the key.
         """
         self._check_open(table)
-        full = self._fit(table, row)
+        full = self._fit_row(table, row)
         key = table.key_of(full)
         self._check_key(table, key)
         is_duplicate = key is not None and key in table.keys
@@ -202,7 +202,7 @@ class Transaction:
     ) -> None:
         kinds = {column.kind for column in table.version.columns}
         if kinds & WHOLE_ROW_UNSUPPORTED:
-            self.write(lobs.unsupported(self, table, segment))
+            self.write(lobs.make_unsupported(self, table, segment))
             return
         operation = "DIRECT INSERT" if direct else None
         self.write(
@@ -223,7 +223,7 @@ class Transaction:
         """
         self._check_open(table)
         before = self.lock(table, row_id)
-        changed = {name: fit(table.version.column(name), values[name]) for name in values}
+        changed = {name: fit_value(table.version.column(name), values[name]) for name in values}
         after = {**before, **changed}
         key = table.key_of(after)
         if key != table.key_of(before):
@@ -258,9 +258,9 @@ class Transaction:
     ) -> None:
         kinds = {column.kind for column in table.version.columns}
         if kinds & WHOLE_ROW_UNSUPPORTED:
-            self.write(lobs.unsupported(self, table, segment))
+            self.write(lobs.make_unsupported(self, table, segment))
             return
-        where = table.version.logged(plain)
+        where = table.version.logged_names(plain)
         record = self.record(
             redo.UPDATE, table, segment, row_id=row_id, old=before, new=dict(plain), where=where
         )
@@ -298,7 +298,7 @@ class Transaction:
         self._hold_key(table, before)
         done = Done("D", table, row_id, before, None)
         self.changes.append(done)
-        where = table.version.logged(None)
+        where = table.version.logged_names(None)
         record = self.record(
             redo.DELETE, table, segment, row_id=row_id, old=before, where=where, array=first
         )
@@ -350,7 +350,7 @@ class Transaction:
         for row_id, values in listed:
             before = befores[row_id]
             segment = table.segment_at(row_id)
-            changed = {name: fit(table.version.column(name), values[name]) for name in values}
+            changed = {name: fit_value(table.version.column(name), values[name]) for name in values}
             after = {**before, **changed}
             self._write_update(table, segment, row_id, before, changed)
             done = Done("U", table, row_id, before, after)
@@ -392,12 +392,12 @@ class Transaction:
         self.start()
         self.database.join_thread(self.thread)
 
-    def _fit(self, table: Table, row: Row) -> Row:
+    def _fit_row(self, table: Table, row: Row) -> Row:
         unknown = row.keys() - {column.name for column in table.version.columns}
         if unknown:
             raise OraError(904, f'"{min(unknown)}"')
         columns = [column for column in table.version.columns if not column.is_virtual]
-        return {column.name: fit(column, row.get(column.name)) for column in columns}
+        return {column.name: fit_value(column, row.get(column.name)) for column in columns}
 
     def lock(self, table: Table, row_id: str) -> Row:
         """Lock a row and return it; raises Blocked if another transaction has it."""

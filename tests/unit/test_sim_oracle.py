@@ -11,7 +11,7 @@ import pytest
 
 from sim_oracle import lobs
 from sim_oracle.cells import RowIdText, decode, encode
-from sim_oracle.columns import NanoTime, fit, parse_column
+from sim_oracle.columns import NanoTime, fit_value, parse_column
 from sim_oracle.database import Database
 from sim_oracle.errors import Blocked, OraError
 from sim_oracle.literals import (
@@ -99,7 +99,7 @@ def test_a_number_is_written_without_a_leading_zero(value: Any, text: str) -> No
 
 
 def test_binary_floats_are_rounded() -> None:
-    """Nine digits, an exponent of three, and names for what is no number."""
+    """Nine digits, an exponent of three, and names for NaN and the infinities."""
     assert float_text(1.50000005e10) == "1.50000005E+010"
     assert float_text(-2.5) == "-2.5E+000"
     assert float_text(1 / 3) == "3.33333333E-001"
@@ -139,11 +139,11 @@ def test_internal_times_have_7_11_or_13_bytes() -> None:
 
 def test_a_value_that_does_not_fit_is_refused() -> None:
     """Precision, length in bytes or characters, NULL in a key."""
-    assert fit(parse_column("N", "NUMBER(5,2)"), Decimal("1.005")) == Decimal("1")
-    assert fit(parse_column("N", "NUMBER(5,-2)"), 12345) == 12300
-    assert fit(parse_column("C", "CHAR(3)"), "a") == "a  "
-    assert fit(parse_column("V", "VARCHAR2(3)"), "") is None
-    assert fit(parse_column("C", "CLOB"), "") == ""
+    assert fit_value(parse_column("N", "NUMBER(5,2)"), Decimal("1.005")) == Decimal("1")
+    assert fit_value(parse_column("N", "NUMBER(5,-2)"), 12345) == 12300
+    assert fit_value(parse_column("C", "CHAR(3)"), "a") == "a  "
+    assert fit_value(parse_column("V", "VARCHAR2(3)"), "") is None
+    assert fit_value(parse_column("C", "CLOB"), "") == ""
     refused: list[tuple[str, Any, int]] = [
         ("NUMBER(3)", 1000, 1438),
         ("VARCHAR2(2)", "éé", 12899),
@@ -151,11 +151,11 @@ def test_a_value_that_does_not_fit_is_refused() -> None:
     ]
     for declaration, value, code in refused:
         with pytest.raises(OraError) as raised:
-            fit(parse_column("X", declaration), value)
+            fit_value(parse_column("X", declaration), value)
         assert raised.value.code == code
-    assert fit(parse_column("V", "VARCHAR2(2 CHAR)"), "éé") == "éé"
+    assert fit_value(parse_column("V", "VARCHAR2(2 CHAR)"), "éé") == "éé"
     with pytest.raises(OraError, match="ORA-01400"):
-        fit(parse_column("K", "NUMBER", is_nullable=False), None)
+        fit_value(parse_column("K", "NUMBER", is_nullable=False), None)
 
 
 def test_settings_of_the_session_change_literals() -> None:
@@ -202,7 +202,7 @@ def test_row_ids_order_as_numbers() -> None:
     ],
 )
 def test_cells_of_sqlite_keep_values(value: Any, kind: str | None) -> None:
-    """What SQLite has no type for is read back exactly."""
+    """Values without a type in SQLite are read back exactly."""
     assert decode(encode(value, kind), {}) == value
 
 
@@ -287,7 +287,7 @@ def test_a_freed_row_id_is_used_again() -> None:
 
 
 def test_a_changed_partition_key_moves_the_row() -> None:
-    """It is a DELETE and an INSERT with another row id in one transaction."""
+    """The log has a DELETE and an INSERT with another row id in one transaction."""
     database = Database()
     columns = {"ID": "NUMBER(10)", "R": "VARCHAR2(5)"}
     parts = {"partitions": ("P1", "P2", "P3"), "partition_by": "R"}
@@ -339,7 +339,7 @@ def test_nested_savepoints_end_with_an_outer_one() -> None:
 
 
 def test_children_of_parallel_dml_name_their_parent() -> None:
-    """Whether they have COMMIT rows is a switch, as public sources do not tell."""
+    """A switch gives them COMMIT rows or not, as public sources do not tell."""
     for commits in (True, False):
         database, table = make()
         database.settings.children_commit = commits
@@ -357,7 +357,7 @@ def test_children_of_parallel_dml_name_their_parent() -> None:
 
 
 def test_a_transaction_without_rows_has_no_thread() -> None:
-    """Its COMMIT row shows THREAD# 0 and must not move a thread's position."""
+    """The COMMIT row shows THREAD# 0 and must not move a thread's position."""
     database, _ = make()
     database.commit_empty()
     rows = mine(database)
@@ -519,7 +519,7 @@ def test_several_commits_may_have_one_scn() -> None:
 
 
 def test_an_scn_reads_what_was_committed_then() -> None:
-    """AS OF SCN, with the errors of lost undo, unknown SCNs and changed definitions."""
+    """Rows come as of an SCN, or an error tells of lost undo or a changed definition."""
     database, table = make()
     first = add(database, table, 1)
     database.tick()
@@ -580,7 +580,7 @@ def test_every_destination_has_its_copy() -> None:
 
 
 def test_a_closed_thread_is_complete_up_to_its_checkpoint() -> None:
-    """Its open transactions are rolled back, and a window may end after it."""
+    """Open transactions of its instance are rolled back, and a window may end after it."""
     database, table = make(2)
     add(database, table, 1, thread=2)
     open_ = database.begin(2)
@@ -724,7 +724,7 @@ def test_committed_data_only_loses_transactions_of_two_windows() -> None:
 
 
 def test_a_dictionary_in_the_redo_decodes_older_versions() -> None:
-    """With DDL_DICT_TRACKING rows from before a DDL have their names."""
+    """Rows from before a DDL have their names with DDL_DICT_TRACKING."""
     database, table = make()
     database.build_dictionary()
     add(database, table, 1)

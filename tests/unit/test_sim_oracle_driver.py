@@ -205,7 +205,7 @@ def test_a_call_timeout_is_an_error(place: Place) -> None:
 
 
 def test_failures_can_be_injected(place: Place) -> None:
-    """By text, after some statements, for some, at execution or at a fetch."""
+    """Failures are chosen by text, after some statements, for some, at execution or at a fetch."""
     place.add(1, 2, 3)
     place.server.fail_next(1555, "SHOP", after=1)
     query = 'SELECT "ID" FROM "SHOP"."T"'
@@ -483,7 +483,7 @@ def test_rows_of_arrow_can_be_written(place: Place) -> None:
 
 
 def test_the_direct_path_commits(place: Place) -> None:
-    """Its rows cannot be rolled back, and it needs the table for itself."""
+    """Loaded rows cannot be rolled back, and it needs the table for itself."""
     place.pdb.direct_path_load("SHOP", "T", ["ID", "NAME"], pa.table({"i": [1], "n": ["a"]}))
     place.pdb.rollback()
     assert place.names() == {1: "a"}
@@ -530,7 +530,7 @@ def test_a_failed_statement_leaves_nothing(place: Place) -> None:
 
 
 def test_a_change_waits_for_another_session(place: Place) -> None:
-    """It goes on after the other's commit, and is a deadlock after some time."""
+    """The change goes on after the other's commit, and is a deadlock after some time."""
     place.add(1)
     other = place.connect("shoppdb")
     run(other, 'SELECT "ID" FROM "SHOP"."T" WHERE "ID" = 1 FOR UPDATE')

@@ -170,7 +170,7 @@ class Reader:
             assert numbers == list(range(numbers[0], numbers[-1] + 1)), "a gap between logs"
         return [chosen[key] for key in sorted(chosen)]
 
-    def _bound(self) -> int:
+    def _find_end(self) -> int:
         ends = [row[5] for row in self._all(THREAD) if row[1] == "OPEN"]
         return min(ends)
 
@@ -179,7 +179,7 @@ class Reader:
     def step(self) -> bool:
         """Read one window; return whether there was one."""
         starts = [row[3] for row in self._all(OPEN)]
-        end = self._bound()
+        end = self._find_end()
         if end <= self.end or end <= self.low:
             return False
         rows = self._read(self.low - 1, end)

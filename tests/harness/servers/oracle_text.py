@@ -63,7 +63,7 @@ class Scanner:
         self.at = end + 1
         return name
 
-    def quoted(self) -> str:
+    def literal(self) -> str:
         """Return a text literal."""
         self.expect("'")
         out = []
@@ -85,7 +85,7 @@ class Scanner:
             return ("UNSUPPORTED", "")
         self.skip()
         if self.text[self.at] == "'":
-            return self.quoted()
+            return self.literal()
         match = _CALL.match(self.text, self.at)
         if match is not None:
             return self._call(match[0])
@@ -100,12 +100,12 @@ class Scanner:
         self.expect("(")
         text = ""
         if not self.skip(")"):
-            text = self.quoted()
+            text = self.literal()
             if self.skip(","):
-                self.quoted()
+                self.literal()
             self.expect(")")
         while name == "UNISTR" and self.skip("|| UNISTR("):
-            text += self.quoted()
+            text += self.literal()
             self.expect(")")
         return name, text
 
@@ -145,7 +145,7 @@ def parse(text: str) -> Statement:  # noqa: C901 - one pass
         while True:
             if scan.skip("ROWID"):
                 scan.expect("=")
-                row_id = scan.quoted()
+                row_id = scan.literal()
             else:
                 name = scan.name()
                 old[name] = None if scan.skip("IS NULL") else _condition(scan)
