@@ -191,7 +191,10 @@ class Database:
 
     def open_thread(self, number: int) -> None:
         """Start a stopped instance again."""
-        self.logs.open_thread(self.logs.threads[number], self.tick(), self.now)
+        thread = self.logs.threads[number]
+        self.logs.open_thread(thread, self.tick(), self.now)
+        thread.last_scn = self.scn
+        self.tick()
 
     def flush(self, thread: int | None = None) -> None:
         """Write all private strands, of one thread or of all."""

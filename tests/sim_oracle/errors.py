@@ -6,7 +6,7 @@ TEXTS = {
     1: "unique constraint ({}) violated",
     54: "resource busy and acquire with NOWAIT specified or timeout expired",
     60: "deadlock detected while waiting for resource",
-    310: "archived log contains sequence {}; sequence {} required",
+    310: "archived log contains sequence {}; sequence {} required\nORA-00334: archived log: '{}'",
     900: "invalid SQL statement",
     904: "{}: invalid identifier",
     942: "table or view does not exist",

@@ -46,6 +46,13 @@ PLAIN = {
 }
 
 
+_LOB_TABLES: dict[str, dict[str, Any]] = {
+    "LOB_LOCATOR": {"lob_layout": "locator"},
+    "LOB_BLOCK": {"lob_layout": "block"},
+    "LOB_BASIC": {"lob_storage": "BASICFILE"},
+}
+
+
 @dataclass(slots=True)
 class Habits:
     """Habits of a history.
@@ -119,9 +126,8 @@ class History:
         database.add_table("SHOP", "SCRATCH", dict(keyed), is_temporary=True)
         if self.habits.has_lobs:
             lobs = {"ID": "NUMBER(10)", "A": "VARCHAR2(200)", "C": "CLOB", "L": "BLOB"}
-            for layout in ("locator", "block"):
-                name = f"LOB_{layout.upper()}"
-                database.add_table("SHOP", name, dict(lobs), key=["ID"], lob_layout=layout)
+            for name, flags in _LOB_TABLES.items():
+                database.add_table("SHOP", name, dict(lobs), key=["ID"], **flags)
 
     # ------------------------------------------------------------------ values
 
@@ -182,11 +188,13 @@ class History:
         if choice < self.habits.switches:
             self.switch()
         elif choice < self.habits.switches + 0.02:
-            database.commit_empty(rng.randrange(1, self.habits.threads + 1))
+            database.commit_empty(1)
         elif choice < self.habits.switches + 0.04:
             database.flush()
         elif self.habits.has_ddl and choice < self.habits.switches + 0.05:
             self._change_schema()
+        elif self.habits.threads > 1 and choice < self.habits.switches + 0.06:
+            self._stop_or_start()
         elif len(self._open) < self.habits.open_max and rng.random() < 0.3:
             self._begin()
         elif self._open:
@@ -197,7 +205,10 @@ class History:
         if self.random.random() < 0.3:
             self.database.archive_current()
         else:
-            self.database.switch(self.random.randrange(1, self.habits.threads + 1))
+            threads = self.database.logs.threads.values()
+            self.database.switch(
+                self.random.choice([one for one in threads if one.status == "OPEN"]).number
+            )
         how = self.random.choice(["rman", "delete", "expired", "rm"])
         if self.safe_scn:
             self.database.logs.purge(self.safe_scn - 1, "delete" if how == "rm" else how)
@@ -205,13 +216,23 @@ class History:
     def disturb(self) -> None:
         """Perhaps reuse all online logs: called between the statements of a reader."""
         if self.random.random() < self.habits.disturbances:
-            for number in self.database.logs.threads:
-                for _ in range(4):
+            for number, thread in self.database.logs.threads.items():
+                for _ in range(4 if thread.status == "OPEN" else 0):
                     self.database.switch(number)
+
+    def _stop_or_start(self) -> None:
+        """Stop the last instance, which rolls its transactions back, or start it again."""
+        number = self.habits.threads
+        if self.database.logs.threads[number].status == "CLOSED":
+            self.database.open_thread(number)
+            return
+        self.database.close_thread(number)
+        self._open = [one for one in self._open if one.transaction.is_open]
 
     def _begin(self) -> None:
         rng = self.random
-        thread = rng.randrange(1, self.habits.threads + 1)
+        threads = self.database.logs.threads.values()
+        thread = rng.choice([one.number for one in threads if one.status == "OPEN"])
         transaction = self.database.begin(thread, late=rng.choice(self.habits.lates))
         transaction.shuffle = random.Random(rng.random())
         self._open.append(_Open(transaction))

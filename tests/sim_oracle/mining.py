@@ -114,7 +114,7 @@ class MiningSession:
             if one.group is not None and one.group.log is not one.log:
                 assert one.group.log is not None
                 if code == 310:
-                    raise OraError(code, one.group.log.sequence, one.log.sequence)
+                    raise OraError(code, one.group.log.sequence, one.log.sequence, one.name)
                 raise OraError(code, one.name)
 
     def _check_coverage(self, start_scn: int, end_scn: int) -> None:
