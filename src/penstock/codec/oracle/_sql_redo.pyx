@@ -77,6 +77,7 @@ _BITS = {"int16": 16, "int32": 32, "int64": 64}
 include "../_column_buffers.pxi"
 include "../_relation_buffers.pxi"
 include "_redo_values.pxi"
+include "_redo_moments.pxi"
 include "_redo_scan.pxi"
 include "_redo_rows.pxi"
 

@@ -9,8 +9,7 @@ return text in UTF-8, or NULL for NULL, with our sessions' settings: EXACT_TEXT_
 PostgreSQL, time_zone '+00:00' on MySQL and MariaDB. Those of lakes and SQL Server name the kind,
 because penstock computes these texts itself.
 
-Not here: the rules (`to_postgres`, `to_mysql`, `among_mysql`, `from_sqlserver`, `to_sqlserver`,
-`from_oracle`).
+Not here: the rules (`to_postgres`, `to_mysql`, `among_mysql`, `from_sqlserver`, `to_sqlserver`).
 """
 
 from __future__ import annotations
