@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from penstock.codec.mysql.types import neutral_type
+from penstock.codec.oracle.types import neutral_type as oracle_neutral_type
 from penstock.codec.sqlserver.types import neutral_type as sqlserver_neutral_type
 from penstock.codec.types import LOSSES, Engine, Mapping, Server, map_column
 from penstock.codec.types.mysql_text import by_bytes
@@ -16,6 +17,7 @@ SERVERS = {
     Engine.MYSQL: Server(engine=Engine.MYSQL, version=(8, 4, 0)),
     Engine.MARIADB: Server(engine=Engine.MARIADB, version=(11, 4, 0)),
     Engine.SQLSERVER: Server(engine=Engine.SQLSERVER, version=(16,)),
+    Engine.ORACLE: Server(engine=Engine.ORACLE, version=(19,)),
     Engine.IGNITE: Server(engine=Engine.IGNITE, version=(2,)),
 }
 # Both formats have the same types; the page has them once.
@@ -64,6 +66,29 @@ SPELLINGS: dict[Engine, dict[str, tuple[str, ...]]] = {
         "datetime2": ("datetime2(3)", "datetime2(7)"),
         "datetimeoffset": ("datetimeoffset(3)", "datetimeoffset(7)"),
     },
+    Engine.ORACLE: {
+        "number": (
+            "NUMBER(4)",
+            "NUMBER(9)",
+            "NUMBER(18)",
+            "NUMBER(12,2)",
+            "NUMBER(3,5)",
+            "NUMBER(5,-2)",
+            "NUMBER(*,0)",
+            "NUMBER",
+        ),
+        "float": ("FLOAT(126)",),
+        "char": ("CHAR(10)",),
+        "varchar2": ("VARCHAR2(100)",),
+        "nchar": ("NCHAR(10)",),
+        "nvarchar2": ("NVARCHAR2(100)",),
+        "raw": ("RAW(100)",),
+        "timestamp": ("TIMESTAMP(6)", "TIMESTAMP(9)"),
+        "timestamptz": ("TIMESTAMP(6) WITH TIME ZONE", "TIMESTAMP(9) WITH TIME ZONE"),
+        "timestamp with local time zone": ("TIMESTAMP(6) WITH LOCAL TIME ZONE",),
+        "interval year to month": ("INTERVAL YEAR(2) TO MONTH",),
+        "interval day to second": ("INTERVAL DAY(2) TO SECOND(6)",),
+    },
     Engine.IGNITE: {
         "decimal": ("decimal(12,2)", "decimal"),
         "varchar": ("varchar(100)", "varchar"),
@@ -84,7 +109,8 @@ below. A type without a counterpart in the target is stored as the text that the
 which is exact. `penstock plan shop.toml` shows it for your own tables before anything runs.
 `make type-page` writes this page from the table in `penstock.codec.types`, and the tests try every
 row of it on real servers, with the values at the edges of each type. The rows of SQL Server are
-tried with Microsoft's driver on penstock's own server of its protocol: no SQL Server was run.
+tried with Microsoft's driver on penstock's own server of its protocol: no SQL Server was run. The
+rows of Oracle are rules alone: no values of an Oracle server were loaded.
 
 ## Possible losses, and your choices
 
@@ -178,6 +204,9 @@ def _mapping(text: str, source: Server, target: Server) -> Mapping:
     neutral = neutral_type(text) if source.engine.is_mysql else "string"
     if source.engine is Engine.SQLSERVER:
         neutral = sqlserver_neutral_type(text)
+    if source.engine is Engine.ORACLE:
+        text = text if text.isupper() else text.upper()
+        neutral = oracle_neutral_type(text)
     column = ColumnDefinition(name="v", type_text=text, type_oid=0, typmod=-1, neutral=neutral)
     return map_column(column, source, target)
 

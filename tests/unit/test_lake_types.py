@@ -110,7 +110,7 @@ def test_an_unknown_engine_is_mapped_by_neutral_types() -> None:
 def mapped_of_unknown(neutral):
     """Return the type for a source whose engine has no table of types."""
     column = Column(name="a", source_type="thing", neutral=neutral)
-    return map_lake_column(column, "oracle").type
+    return map_lake_column(column, "informix").type
 
 
 def test_a_timestamp_needs_a_feature_of_delta_alone() -> None:

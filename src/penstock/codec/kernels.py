@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.codec import changefeed
 from penstock.codec.ignite import marshal, wal
 from penstock.codec.mysql import binlog
+from penstock.codec.oracle import sql_redo
 from penstock.codec.postgres import copy_binary, copy_binary_decode, pgoutput, pgoutput_encode
 
 
@@ -13,4 +14,5 @@ def all_compiled() -> bool:
     ignite = marshal.COMPILED and wal.COMPILED
     copies = copy_binary.COMPILED and copy_binary_decode.COMPILED
     postgres = pgoutput.COMPILED and pgoutput_encode.COMPILED and copies
-    return postgres and binlog.COMPILED and changefeed.COMPILED and ignite
+    others = binlog.COMPILED and changefeed.COMPILED and sql_redo.COMPILED
+    return postgres and others and ignite

@@ -72,7 +72,7 @@ class Form:
         """Return the template for an engine. Raises KeyError if the engine has no such type."""
         if engine is Engine.POSTGRESQL:
             return _POSTGRES[self.kind]
-        if engine is Engine.IGNITE:
+        if engine in (Engine.IGNITE, Engine.ORACLE):
             return VALUE  # there is no server that prints it
         if engine.is_lake or engine is Engine.SQLSERVER:
             return f"{self.kind.name} {VALUE}"  # printed by penstock itself

@@ -1,4 +1,4 @@
-"""Parse column types of sources: the spelling of PostgreSQL, MySQL, SQL Server and Ignite.
+"""Parse column types of sources: the spelling of PostgreSQL, MySQL, SQL Server, Oracle and Ignite.
 
 An `Engine` with its version, a `Server`, is the side of a pipeline that has a type.
 """
@@ -11,6 +11,8 @@ from enum import StrEnum
 from typing import Self
 
 from penstock.codec.mysql.types import parse_type
+from penstock.codec.oracle.types import BUILTIN_NAMES as ORACLE_BUILTIN
+from penstock.codec.oracle.types import parse_type as parse_oracle_type
 from penstock.codec.sqlserver.types import BUILTIN as SQLSERVER_BUILTIN
 from penstock.codec.sqlserver.types import parse_type as parse_sqlserver_type
 from penstock.model import Column, ColumnDefinition
@@ -23,6 +25,7 @@ class Engine(StrEnum):
     MYSQL = "mysql"
     MARIADB = "mariadb"
     SQLSERVER = "sqlserver"
+    ORACLE = "oracle"
     IGNITE = "ignite"
     DELTA = "delta"
     ICEBERG = "iceberg"
@@ -45,7 +48,7 @@ class Engine(StrEnum):
     @property
     def is_target(self) -> bool:
         """Return whether it can be a target."""
-        return self is not Engine.IGNITE
+        return self not in (Engine.IGNITE, Engine.ORACLE)
 
 
 _LABELS = {
@@ -53,6 +56,7 @@ _LABELS = {
     Engine.MYSQL: "MySQL",
     Engine.MARIADB: "MariaDB",
     Engine.SQLSERVER: "SQL Server",
+    Engine.ORACLE: "Oracle",
     Engine.IGNITE: "Apache Ignite",
     Engine.DELTA: "Delta Lake",
     Engine.ICEBERG: "Apache Iceberg",
@@ -142,6 +146,8 @@ def builtin_types(engine: Engine) -> frozenset[str]:
         return IGNITE_BUILTIN
     if engine is Engine.SQLSERVER:
         return SQLSERVER_BUILTIN
+    if engine is Engine.ORACLE:
+        return ORACLE_BUILTIN
     return MYSQL_BUILTIN | (MARIADB_ONLY if engine is Engine.MARIADB else frozenset())
 
 
@@ -186,6 +192,8 @@ class SourceType:
         if engine is Engine.SQLSERVER:
             text = column.base_type or printed
             return cls.sqlserver(text, column.neutral, collation=collation)
+        if engine is Engine.ORACLE:
+            return cls.oracle(column.base_type or printed, column.neutral)
         if engine is Engine.IGNITE:
             return replace(cls.postgres(printed, column.neutral), engine=engine)
         kind = cls.mysql(printed, column.neutral, engine, charset=charset, collation=collation)
@@ -244,6 +252,18 @@ class SourceType:
             arguments=kind.arguments,
             neutral=neutral,
             collation=collation,
+        )
+
+    @classmethod
+    def oracle(cls, text: str, neutral: str) -> Self:
+        """Return a type from the text of Oracle's SQL."""
+        kind = parse_oracle_type(text)
+        return cls(
+            engine=Engine.ORACLE,
+            text=kind.text,
+            base=kind.name,
+            arguments=kind.arguments,
+            neutral=neutral,
         )
 
     @property

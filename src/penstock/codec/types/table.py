@@ -13,6 +13,7 @@ from penstock.codec.mysql.charsets import charset_named
 from penstock.codec.types import (
     among_mysql,
     from_ignite,
+    from_oracle,
     from_sqlserver,
     to_lake,
     to_mysql,
@@ -74,6 +75,8 @@ def map_column(
     if source.engine.is_mysql and kind.charset and charset_named(kind.charset) is None:
         return refuse(kind, f"penstock does not read the character set {kind.charset}")
     held = _hold_type(kind, source, target, key_bytes)
+    if held is None and kind.engine is Engine.ORACLE:
+        return refuse(kind, from_oracle.refusal_of(kind))
     if held is None:
         known = "carries no" if kind.is_builtin else "does not know the type"
         return refuse(kind, f"penstock {known} {kind.base}")
@@ -193,6 +196,8 @@ def _bare(text: str) -> str:
 def _hold_type(
     kind: SourceType, source: Server, target: Server, key_bytes: int | None
 ) -> Held | None:
+    if source.engine is Engine.ORACLE:
+        return from_oracle.hold_type(kind, target, key_bytes)
     if target.engine.is_lake:
         return to_lake.hold_type(kind)
     if target.engine is Engine.SQLSERVER:
@@ -252,6 +257,8 @@ def _key_bytes(kind: SourceType) -> int | None:
     """Return the bytes of the longest value in a key; None if there is no limit."""
     if kind.is_array or not kind.is_builtin:
         return None
+    if kind.engine is Engine.ORACLE:
+        return from_oracle.key_bytes_of(kind)
     if kind.base in ("varchar", "char"):
         none = CHARACTER_BYTES if kind.engine.is_mysql else None  # of `(max)` too
         return kind.length * CHARACTER_BYTES if kind.length is not None else none

@@ -92,7 +92,7 @@ def _case(loss: str, check: str, *choices: str) -> Case:
 _NOT_A_NUMBER = _case("not a number", NOT_A_NUMBER, ERROR, NULL)
 _OUT_OF_RANGE = _case("dates out of range", DATES, ERROR, NULL)
 _ZERO_DATES = _case("zero dates", ZERO_DATES, ERROR, NULL)
-_NANOSECONDS = _case("nanoseconds", NANOSECONDS, ERROR, ROUND)
+NANOSECONDS_CASE = _case("nanoseconds", NANOSECONDS, ERROR, ROUND)
 
 
 def _plain(target: str, kind: Kind, *, note: str = "", sql: str = "{}") -> Held:
@@ -396,7 +396,7 @@ def _hold_ignite(kind: SourceType, key_bytes: int | None) -> Held | None:
         return None
     found = _hold_postgres(there, key_bytes)
     if kind.base == "timestamp":
-        return replace(found, cases=(_NANOSECONDS, *found.cases))
+        return replace(found, cases=(NANOSECONDS_CASE, *found.cases))
     return replace(found, note=note_of(kind) or found.note)
 
 

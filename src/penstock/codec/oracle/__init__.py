@@ -1,0 +1,1 @@
+"""Oracle as texts and bytes: rows of LogMiner, types and values. No input or output here."""

@@ -1,0 +1,19 @@
+from collections.abc import Collection, Sequence
+
+from penstock.codec.oracle.redo_outcome import RedoRow, Stop
+from penstock.model import Relation, Rows
+
+class Decoder:
+    gsn: int
+    row_count: int
+    byte_count: int
+    stop: Stop
+    widen: tuple[int, int]
+
+    def __init__(self, *, gsn: int = 0, byte_limit: int = ...) -> None: ...
+    def bind(self, table: int, relation: Relation, passed: Collection[str] = ()) -> None: ...
+    def unbind(self, table: int) -> None: ...
+    def decode(
+        self, rows: Sequence[RedoRow], trx: int, start: int = 0, row_limit: int = ...
+    ) -> int: ...
+    def take(self) -> list[Rows]: ...

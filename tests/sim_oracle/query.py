@@ -1,0 +1,436 @@
+"""Queries: views and tables become tables of SQLite, and the query runs there."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from sqlglot import exp
+
+from sim_oracle.catalog import CATALOG
+from sim_oracle.cells import MARK, Lob, Months, RowIdText, decode, encode
+from sim_oracle.columns import Column, NanoTime
+from sim_oracle.errors import OraError
+from sim_oracle.grammar import prepare
+from sim_oracle.literals import format_time, number_text
+from sim_oracle.redo import OPEN_END
+from sim_oracle.rowids import RowId, parse_rowid
+from sim_oracle.statements import COLUMNS as CONTENTS_COLUMNS
+from sim_oracle.tables import Table
+from sim_oracle.transactions import Transaction
+from sim_oracle.views import VIEWS, Context, View
+
+CONTENTS = "V$LOGMNR_CONTENTS"
+_STORED = (str, bytes, type(None))  # SQLite stores them as they are
+_MAX = 2**63
+_QUOTED = re.compile(r"""'(?:[^']|'')*'|"((?:[^"]|"")*)\"""")
+_BIG = {float(OPEN_END): OPEN_END}
+
+
+class OutputColumn(NamedTuple):
+    """A column of a result.
+
+    Attributes:
+        name: Name of the column.
+        column: Declaration of the table's column that it shows; None of other expressions.
+        is_row_id: Whether it is ROWID.
+    """
+
+    name: str
+    column: Column | None
+    is_row_id: bool = False
+
+
+class Result(NamedTuple):
+    """Result of a query."""
+
+    columns: list[OutputColumn]
+    rows: Iterator[tuple[Any, ...]]
+
+
+class Source(NamedTuple):
+    """A view or table that a query reads.
+
+    Attributes:
+        name: Name in SQLite.
+        columns: Names of its columns.
+        rows: Returns the cells of the columns that are asked for, given their places.
+        table: Table of the model; None for a view.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    rows: Callable[[list[int]], Iterable[tuple[Any, ...]]]
+    table: Table | None = None
+
+
+def find_view(name: str, context: Context) -> View | None:
+    """Return a view by name: V_$LOG is V$LOG."""
+    plain = name.replace("V_$", "V$")
+    if plain == CONTENTS:
+        return CONTENTS_COLUMNS, lambda one: one.mining()
+    return VIEWS.get(plain) or CATALOG.get(plain)
+
+
+class Reader:
+    """Reader of queries for one session.
+
+    Args:
+        context: The session, as views see it.
+        find_table: Returns a table by owner and name; raises OraError 942.
+        schema: Schema of names without one.
+        transaction: The session's open transaction, whose changes its queries see.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        find_table: Callable[[str, str], Table],
+        schema: str,
+        transaction: Transaction | None = None,
+    ) -> None:
+        self._context = context
+        self._find_table = find_table
+        self._schema = schema
+        self._transaction = transaction
+
+    def run(self, text: str, binds: dict[str, Any]) -> Result:
+        """Run a query; raises OraError."""
+        plan = make_plan(text)
+        scn = _as_of(plan, binds)
+        sources = [
+            self._source(owner or self._schema, name, owner, scn) for owner, name in plan.tables
+        ]
+        store = open_store(self._context)
+        for source, (owner, name) in zip(sources, plan.tables, strict=True):
+            fill(store, source._replace(name=store_name(owner, name)), plan.wanted)
+        columns = _output(plan, sources)
+        cells = {bind_name(name): encode(value) for name, value in binds.items()}
+        try:
+            cursor = store.execute(plan.statement, cells)
+        except sqlite3.OperationalError as error:
+            if "no such column" in str(error):
+                raise OraError(904, str(error).split(": ")[-1]) from error
+            raise OraError(900, text=f"the simulator cannot run this: {error}") from error
+        names = [one[0] for one in cursor.description]
+        if len(columns) != len(names):
+            columns = [OutputColumn(name, None) for name in names]
+        shown = [one._replace(name=name) for one, name in zip(columns, names, strict=True)]
+        return Result(shown, map(_decode_row, cursor))
+
+    def _source(self, schema: str, name: str, owner: str, scn: int | None) -> Source:
+        view = find_view(name, self._context) if owner in ("", "SYS") else None
+        if view is not None:
+            self._check_privilege(name)
+            columns, read = view
+            return Source(name, columns, lambda places: _pick(read(self._context), places))
+        table = self._find_table(schema, name)
+        listed = [column for column in table.version.columns if not column.is_virtual]
+        names = ("ROWID", *(column.name for column in listed), "ORA_ROWSCN")
+        database = self._context.database
+        if scn is None:
+            rows: Iterable[tuple[str, dict[str, Any]]]
+            rows = list(table.visible(database.scn, self._transaction))
+        else:
+            rows = list(database.rows_at(table, scn))
+
+        def read_cells(places: list[int]) -> Iterator[tuple[Any, ...]]:
+            for row_id, row in rows:
+                cells: list[Any] = [RowIdText(row_id)]
+                cells += [encode(row[column.name], column.kind) for column in listed]
+                cells.append(database.scn)
+                yield tuple(cells[place] for place in places)
+
+        return Source(f"{table.version.owner}.{name}", names, read_cells, table)
+
+    def _check_privilege(self, name: str) -> None:
+        if not name.startswith(("V$", "GV$", "DBA_", "V_$")):
+            return
+        grants = self._context.privileges
+        view = name.replace("V$", "V_$", 1) if "V_$" not in name else name
+        if not grants & {"SELECT ANY DICTIONARY", "SELECT_CATALOG_ROLE", f"SELECT ON {view}"}:
+            raise OraError(942)
+
+
+def _decode_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(
+        [
+            cell
+            if cell is None or cell.__class__ is int or (cell.__class__ is str and cell[:1] != MARK)
+            else decode(cell, _BIG)
+            for cell in row
+        ]
+    )
+
+
+class Plan(NamedTuple):
+    """A query for SQLite.
+
+    Attributes:
+        statement: Text for SQLite.
+        tables: Owner, which may be empty, and name of each table or view.
+        wanted: Names of the columns that it reads; None for all.
+        as_of: Bind or number of AS OF SCN.
+        output: Name, and read column or None, of each column of the result; None with a star.
+    """
+
+    statement: str
+    tables: tuple[tuple[str, str], ...]
+    wanted: frozenset[str] | None
+    as_of: str | None
+    output: tuple[tuple[str, str | None], ...] | None
+
+
+def store_name(owner: str, name: str) -> str:
+    """Return the name of a table or view in SQLite."""
+    return f"{owner}.{name}" if owner else name
+
+
+@lru_cache(maxsize=512)
+def make_plan(text: str) -> Plan:
+    """Return the plan of a query; raises OraError."""
+    prepared = prepare(text)
+    if not isinstance(prepared.tree, exp.Query):
+        raise OraError(900, text="not a query")
+    tree = prepared.tree.copy()
+    tree.set("locks", None)  # the session locks the rows
+    ctes = {cte.alias_or_name.upper() for cte in tree.find_all(exp.CTE)}
+    tables: dict[tuple[str, str], None] = {}
+    for node in list(tree.find_all(exp.Table)):
+        owner, name = _spelling(node.args.get("db")), _spelling(node.this)
+        if not owner and name in ctes:
+            continue
+        tables[(owner, name)] = None
+        alias = node.alias or name
+        node.set("db", None)
+        node.set("this", exp.to_identifier(store_name(owner, name), quoted=True))
+        node.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+    output = _read_output(tree)
+    wanted = _find_wanted(tree)
+    return Plan(convert(tree), tuple(tables), wanted, prepared.as_of, output)
+
+
+def _as_of(plan: Plan, binds: dict[str, Any]) -> int | None:
+    if plan.as_of is None:
+        return None
+    if plan.as_of.startswith(":"):
+        return int(binds[plan.as_of[1:].upper()])
+    return int(plan.as_of)
+
+
+def _spelling(node: Any) -> str:
+    if node is None or node == "":
+        return ""
+    name = node.name
+    return str(name if node.args.get("quoted") else name.upper())
+
+
+def _pick(rows: Iterable[tuple[Any, ...]], places: list[int]) -> Iterable[tuple[Any, ...]]:
+    if len(places) == 1:
+        return ((row[places[0]],) for row in rows)
+    return map(itemgetter(*places), rows)
+
+
+def _find_wanted(tree: exp.Expr) -> frozenset[str] | None:
+    """Return the names of all columns that a query reads; None if it has a star."""
+    for star in tree.find_all(exp.Star):
+        if not isinstance(star.parent, exp.Count):
+            return None
+    nodes = [*tree.find_all(exp.Column), *tree.find_all(exp.Pseudocolumn)]
+    return frozenset(node.name.upper() for node in nodes)
+
+
+def bind_name(name: str) -> str:
+    """Return the name of a bind in SQLite."""
+    return f"B_{name}" if name[0].isdigit() else name
+
+
+def convert(tree: exp.Expr) -> str:
+    """Return SQLite's text of a tree, which is changed."""
+    for rownum in [one for one in tree.find_all(exp.Column) if one.name.upper() == "ROWNUM"]:
+        _limit(rownum)
+    converted = tree.transform(_convert_node)
+    return _QUOTED.sub(_requote, str(converted.sql(dialect="sqlite")))
+
+
+def _requote(match: re.Match[str]) -> str:
+    """Quote a name by backticks: SQLite reads an unknown name in double quotes as a text."""
+    if match[1] is None:
+        return match[0]
+    name = match[1].replace('""', '"').replace("`", "``")
+    return f"`{name}`"
+
+
+def _limit(rownum: exp.Expr) -> None:
+    parent = rownum.parent
+    select = rownum.find_ancestor(exp.Select)
+    if select is None or not isinstance(parent, exp.LT | exp.LTE | exp.EQ):
+        raise OraError(900, text="the simulator knows ROWNUM in a comparison with a number only")
+    number = int(parent.expression.name) - isinstance(parent, exp.LT)
+    select.limit(number, copy=False)
+    parent.replace(exp.true())
+
+
+def _convert_node(node: Any) -> Any:
+    if isinstance(node, exp.Identifier):
+        spelling = node.this if node.args.get("quoted") else node.this.upper()
+        return exp.to_identifier(spelling, quoted=True)
+    if isinstance(node, exp.Pseudocolumn):
+        return exp.column(
+            exp.to_identifier(node.name.upper(), quoted=True), table=node.args.get("table")
+        )
+    if isinstance(node, exp.Placeholder) and node.this:
+        return exp.Placeholder(this=str(node.this).upper())
+    if isinstance(node, exp.Binary | exp.Between | exp.In):
+        return _compare_row_ids(node)
+    if isinstance(node, exp.Anonymous):
+        node.set("this", str(node.this).upper())
+    return node
+
+
+def _is_row_id(node: Any) -> bool:
+    return isinstance(node, exp.Column | exp.Pseudocolumn) and node.name.upper() == "ROWID"
+
+
+def _compare_row_ids(node: Any) -> Any:
+    """Convert texts to row ids where a comparison has ROWID."""
+    parts = [key for key in ("this", "expression", "low", "high") if node.args.get(key)]
+    if not any(_is_row_id(node.args[key]) for key in parts):
+        return node
+    for key in parts:
+        value = node.args[key]
+        if isinstance(value, exp.Literal | exp.Placeholder):
+            node.set(key, exp.Anonymous(this="ORA_CHARTOROWID", expressions=[value]))
+    if node.args.get("expressions"):
+        listed = [
+            exp.Anonymous(this="ORA_CHARTOROWID", expressions=[one]) for one in node.expressions
+        ]
+        node.set("expressions", listed)
+    return node
+
+
+def _read_output(tree: exp.Expr) -> tuple[tuple[str, str | None], ...] | None:
+    """Return name and read column of each column of a result; None with a star."""
+    select = tree if isinstance(tree, exp.Select) else tree.find(exp.Select)
+    if select is None:
+        return None
+    out: list[tuple[str, str | None]] = []
+    for one in select.expressions:
+        inner = one.this if isinstance(one, exp.Alias) else one
+        if isinstance(inner, exp.Star) or isinstance(inner.args.get("this"), exp.Star):
+            return None
+        name = None
+        if isinstance(inner, exp.Column):
+            name = _spelling(inner.this)
+        elif isinstance(inner, exp.Pseudocolumn):
+            name = inner.name.upper()
+        out.append((one.alias_or_name, name))
+    return tuple(out)
+
+
+def _output(plan: Plan, sources: Iterable[Source]) -> list[OutputColumn]:
+    """Return what is known of the columns of a result."""
+    declared: dict[str, Column] = {}
+    for source in sources:
+        if source.table is not None:
+            declared |= {column.name: column for column in source.table.version.columns}
+    return [
+        OutputColumn(alias, declared.get(name or ""), name == "ROWID")
+        for alias, name in plan.output or ()
+    ]
+
+
+# ---------------------------------------------------------------------- SQLite
+
+
+def fill(store: sqlite3.Connection, source: Source, wanted: frozenset[str] | None) -> None:
+    """Create a source's table and store its rows, in the columns that are read."""
+    places = [
+        place
+        for place, name in enumerate(source.columns)
+        if wanted is None or name.upper() in wanted
+    ] or [0]
+    names = ", ".join('"' + source.columns[place].replace('"', '""') + '"' for place in places)
+    store.execute(f'CREATE TABLE "{source.name}" ({names})')
+    marks = ", ".join("?" * len(places))
+    rows = (
+        [
+            cell
+            if cell.__class__ in _STORED or (cell.__class__ is int and cell < _MAX)
+            else encode(cell)
+            for cell in row
+        ]
+        for row in source.rows(places)
+    )
+    store.executemany(f'INSERT INTO "{source.name}" VALUES ({marks})', rows)
+
+
+def open_store(context: Context) -> sqlite3.Connection:
+    """Return an empty database with Oracle's functions."""
+    store = sqlite3.connect(":memory:", isolation_level=None)
+
+    def add(name: str, count: int, function: Callable[..., Any]) -> None:
+        store.create_function(name, count, function)
+
+    add("ORA_CHARTOROWID", 1, _to_row_id)
+    add("ORA_ROWIDTOCHAR", 1, lambda cell: cell and str(decode(cell, _BIG)))
+    add("ROWID_CREATE", 5, lambda _, *parts: encode(RowIdText(str(RowId(*parts)))))
+    add("ROWID_OBJECT", 1, lambda cell: parse_rowid(decode(cell, _BIG)).object)
+    add("ROWID_BLOCK_NUMBER", 1, lambda cell: parse_rowid(decode(cell, _BIG)).block)
+    add("ORA_TO_CHAR", -1, lambda *cells: _to_char(context, *cells))
+    add("ORA_TO_NUMBER", 1, lambda cell: None if cell is None else int(cell))
+    add("ORA_RAWTOHEX", 1, lambda cell: None if cell is None else cell.hex().upper())
+    add("ORA_HEXTORAW", 1, lambda cell: None if cell is None else bytes.fromhex(cell))
+    add("SYS_CONTEXT", 2, lambda _, name: _sys_context(context, name))
+    add("ORA_REGEXP_LIKE", 2, _regexp_like)
+    add("SCN_TO_TIMESTAMP", 1, lambda scn: encode(context.database.time_of(scn)))
+    return store
+
+
+def _to_row_id(cell: Any) -> Any:
+    if cell is None or (isinstance(cell, str) and cell.startswith(MARK)):
+        return cell
+    try:
+        return encode(RowIdText(str(parse_rowid(cell))))
+    except ValueError:
+        return None
+
+
+def _regexp_like(text: Any, pattern: str) -> bool:
+    return text is not None and re.search(pattern, text) is not None
+
+
+def _to_char(context: Context, cell: Any, picture: str | None = None, *rest: Any) -> Any:
+    value = decode(cell, _BIG)
+    if isinstance(value, Lob):
+        return value.data
+    if isinstance(value, int | float) or hasattr(value, "as_tuple"):
+        return number_text(value, context.nls.numeric[0])
+    if isinstance(value, datetime | NanoTime):
+        time = value.time if isinstance(value, NanoTime) else value
+        offset = time.utcoffset()
+        minutes = None if offset is None else int(offset.total_seconds() // 60)
+        return format_time(picture or context.nls.date, value, minutes)
+    if isinstance(value, Months):
+        sign = "-" if value.count < 0 else "+"
+        return f"{sign}{abs(value.count) // 12:02d}-{abs(value.count) % 12:02d}"
+    return value if value is None or isinstance(value, str) else str(value)
+
+
+def _sys_context(context: Context, name: str) -> str | None:
+    values = {
+        "CON_NAME": context.container,
+        "CON_ID": "1" if context.is_root else "3",
+        "DB_NAME": context.database.name,
+        "SESSION_USER": context.user,
+        "CURRENT_SCHEMA": context.user,
+        "CURRENT_USER": context.user,
+        "CDB_NAME": context.database.name,
+        "NLS_DATE_FORMAT": context.nls.date,
+    }
+    return values.get(name.upper())
