@@ -4,6 +4,8 @@ ALTER TABLE [dbo].[child] WITH CHECK CHECK CONSTRAINT [fk_child]
 ;;
 ALTER TABLE [dbo].[coupon] ADD CONSTRAINT [df_coupon_uses] DEFAULT (0) FOR [uses]
 ;;
+ALTER TABLE [dbo].[purchase_line] WITH CHECK ADD CONSTRAINT [purchase_line_purchase_id_fkey] FOREIGN KEY ([purchase_id]) REFERENCES [dbo].[purchase] ([id]) ON DELETE CASCADE ON UPDATE NO ACTION
+;;
 ALTER TABLE [dbo].[sale] WITH CHECK ADD CONSTRAINT [sale_shop] FOREIGN KEY ([shop]) REFERENCES [dbo].[shop] ([id]) ON DELETE NO ACTION ON UPDATE NO ACTION
 ;;
 ALTER TABLE [dbo].[shop] ADD CONSTRAINT [pk_shop] PRIMARY KEY ([id])
