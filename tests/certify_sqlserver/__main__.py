@@ -98,8 +98,10 @@ def certify(server: Server, report: Report, options: argparse.Namespace) -> None
         report.outcomes.append(outcome)
         say(f"{outcome.state:8}{one.name}  {outcome.reason}".rstrip())
     if options.tests and not report.lacks:
+        say("suites of sources and targets: several minutes without a line")
         report.suites = run_suites(server, options.build, chosen=options.tests, say=say)
     if options.soak_seconds and not report.lacks:
+        say(f"soak of {options.soak_seconds:.0f} seconds")
         server.create(TARGET)
         with tempfile.TemporaryDirectory() as folder:
             report.soak = run_soak(server, Path(folder), seconds=options.soak_seconds, say=say)

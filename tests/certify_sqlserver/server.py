@@ -140,6 +140,16 @@ class Server:
                 hint=f"Rename or drop it, if nothing needs it: DROP DATABASE {quote(database)};",
             )
 
+    def adopt_databases(self, pid: int) -> None:
+        """Remember the databases that a process of the suites has left, to drop them."""
+        like = f"{DATABASE}_%_{pid}_%".replace("_", "[_]")
+        try:
+            with connect(self.url, timeout_s=STATEMENT_TIMEOUT_S) as session:
+                rows = session.execute("SELECT name FROM sys.databases WHERE name LIKE ?", like)
+        except PenstockError:
+            return
+        self.databases.extend(str(name) for (name,) in rows)
+
     def create_login(self, database: str) -> str:
         """Create a login of the tool with a user in a database; return the URL with it."""
         with self.open(database) as session:

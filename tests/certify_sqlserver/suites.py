@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -16,7 +17,7 @@ from harness.servers.sqlserver_real import URL_VARIABLE
 TESTS = Path(__file__).parents[1]
 FILES = ("conformance/test_sources.py", "conformance/test_targets.py")
 CHOSEN = "sqlserver"
-STOP_WAIT_S = 30.0
+STOP_WAIT_S = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,12 +60,13 @@ def run_suites(
         process.wait()
     finally:
         if process.poll() is None:
-            process.terminate()
+            process.send_signal(signal.SIGINT)  # fixtures drop their databases
             try:
                 process.wait(STOP_WAIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        server.adopt_databases(process.pid)
     if not written.exists():
         return SuiteResult(problem="pytest ended without a result: " + " | ".join(last[-5:]))
     return read_result(written)

@@ -2,6 +2,10 @@ ALTER TABLE [dbo].[child] NOCHECK CONSTRAINT [fk_child]
 ;;
 ALTER TABLE [dbo].[child] WITH CHECK CHECK CONSTRAINT [fk_child]
 ;;
+ALTER TABLE [dbo].[coupon] ADD CONSTRAINT [df_coupon_uses] DEFAULT (0) FOR [uses]
+;;
+ALTER TABLE [dbo].[purchase_line] WITH CHECK ADD CONSTRAINT [purchase_line_purchase_id_fkey] FOREIGN KEY ([purchase_id]) REFERENCES [dbo].[purchase] ([id]) ON DELETE CASCADE ON UPDATE NO ACTION
+;;
 ALTER TABLE [dbo].[sale] WITH CHECK ADD CONSTRAINT [sale_shop] FOREIGN KEY ([shop]) REFERENCES [dbo].[shop] ([id]) ON DELETE NO ACTION ON UPDATE NO ACTION
 ;;
 ALTER TABLE [dbo].[shop] ADD CONSTRAINT [pk_shop] PRIMARY KEY ([id])
@@ -32,10 +36,19 @@ CREATE INDEX [d] ON [dbo].[t] ([n] DESC, [id]) INCLUDE ([name])
 ;;
 CREATE SCHEMA wirekite
 ;;
-CREATE TABLE [dbo].[shop] (
-    [id] int NOT NULL,
-    [code] nvarchar(40) COLLATE Latin1_General_100_BIN2 NULL,
-    [price] decimal(10,2) NULL
+CREATE TABLE [dbo].[customer] (
+    [id] bigint IDENTITY(1,1) NOT NULL,
+    [email] nvarchar(450) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    [name] nvarchar(160) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    [born_on] date NULL,
+    [balance] decimal(12,2) NOT NULL,
+    [active] bit NOT NULL,
+    [tags] nvarchar(max) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    [preferences] nvarchar(max) COLLATE Latin1_General_100_BIN2 NULL,
+    [token] uniqueidentifier NOT NULL,
+    [last_address] nvarchar(86) COLLATE Latin1_General_100_BIN2 NULL,
+    [created_at] datetimeoffset(6) NOT NULL,
+    [points] int NOT NULL
 )
 ;;
 CREATE UNIQUE INDEX [by_code] ON [dbo].[shop] ([code]) WHERE [code] IS NOT NULL
@@ -209,9 +222,11 @@ SELECT CONVERT(varchar(max), [v], 1) AS k0 FROM [dbo].[k] WHERE [v] >= 0x0006 OR
 ;;
 SELECT COUNT(*) FROM sys.tables WHERE object_id = @P1
 ;;
-SELECT COUNT_BIG(*), COALESCE(SUM(CASE WHEN m.[wk$absent] IS NOT NULL AND m.[id] = m.[wk$key1] THEN 1 ELSE 0 END), 0) FROM [wirekite].[t_wkm] AS m WHERE m.[wk$absent] IS NOT NULL
+SELECT COUNT_BIG(*), COALESCE(SUM(CASE WHEN m.[wk$absent] IS NOT NULL AND m.[sku] = m.[wk$key1] AND DATALENGTH(m.[sku]) = DATALENGTH(m.[wk$key1]) THEN 1 ELSE 0 END), 0) FROM [wirekite].[product_wkm] AS m WHERE m.[wk$absent] IS NOT NULL
 ;;
 SELECT COUNT_BIG(CASE WHEN m.[v] IS NULL AND (m.[wk$absent] IS NULL OR CAST(SUBSTRING(m.[wk$absent], 1, 1) AS int) & 2 = 0) THEN 1 END) FROM [wirekite].[strict_wkm] AS m WHERE m.[wk$n] > 0
+;;
+SELECT DB_NAME() AS name
 ;;
 SELECT DISTINCT CONVERT(int, l.request_session_id) AS session_id FROM sys.dm_tran_locks AS l JOIN sys.dm_exec_sessions AS s ON s.session_id = l.request_session_id WHERE l.resource_type = N'OBJECT' AND l.request_status = N'GRANT' AND l.resource_associated_entity_id = OBJECT_ID(@P1, N'U') AND l.request_session_id <> @@SPID AND s.login_name = SUSER_SNAME()
 ;;

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ NOTHING_ELSE = ("--tests", "", "--soak-seconds", "0")
 # Cases that the simulator cannot carry out, with reasons.
 NOT_SIMULATED: dict[str, str] = {}
 WAIT_S = 300.0
+SUITES_S = 25.0  # after which the suites have a database
 
 
 def run_tool(url: str, build: Path, *options: str) -> tuple[int, str]:
@@ -217,18 +219,35 @@ def test_a_database_of_an_earlier_run_is_replaced(
     assert exit_code == GOOD, out
 
 
-def test_an_interrupt_leaves_nothing(dsn: str, tmp_path: Path) -> None:
-    """Ctrl-C in the middle of the cases; the report says that it is not complete."""
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (NOTHING_ELSE, "passed"),
+        pytest.param(
+            ("--case", "lsn_functions", "--tests", "sqlserver and test_a", "--soak-seconds", "0"),
+            "suites",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_an_interrupt_leaves_nothing(
+    dsn: str, tmp_path: Path, options: tuple[str, ...], line: str
+) -> None:
+    """Ctrl-C in the middle of the cases or suites; the report says that it is not complete."""
     with subprocess.Popen(
-        command(dsn, tmp_path, *NOTHING_ELSE),
-        env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True,
-    ) as process:  # fmt: skip
+        command(dsn, tmp_path, *options),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
         assert process.stdout is not None
         guard = threading.Timer(WAIT_S, process.kill)
         guard.start()
-        for line in process.stdout:
-            if line.startswith("passed"):
+        for printed in process.stdout:
+            if printed.startswith(line):
                 break
+        time.sleep(SUITES_S if line == "suites" else 0)
         process.send_signal(signal.SIGINT)
         out = process.stdout.read()
         code = process.wait()
@@ -242,7 +261,7 @@ def test_an_interrupt_leaves_nothing(dsn: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_suites_run_on_the_given_server(dsn: str, tmp_path: Path) -> None:
     """A test of the suite of targets passes there, and one that needs a switch is skipped."""
-    chosen = "sqlserver and (test_a_changed_key_moves_its_row or test_a_position_that_is_gone_is_refused)"
+    chosen = "sqlserver and (changed_key_moves_its_row or position_that_is_gone)"
     code, out = run_tool(
         dsn, tmp_path, "--case", "lsn_functions", "--soak-seconds", "0", "--tests", chosen
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.pipelines.pipeline import Ran, penstock, write_pipeline
 from harness.servers.engines import FIRST, Place, new_place
 from penstock.control.doctor.plan import make_plan, plan_lines
 from penstock.control.pipeline.config import load_config
@@ -20,6 +22,19 @@ from plugins.shared import SharedServers
 TABLE = "create table orders (id int primary key, note varchar(20), big text)"
 ROWS = "insert into orders values (1, 'a', null), (2, 'A ', 'x')"
 CHOSEN = {"target.types": {'"*"': "error"}}
+
+
+def at(folder: Path, *arguments: object) -> Ran:
+    """Run the command line in a folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        timeout=400,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
@@ -100,15 +115,18 @@ def test_a_plan_has_the_types_of_the_other_side(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("is_source", [True, False], ids=["source", "target"])
-def test_tables_are_copied_without_a_file(places: tuple[Place, Place], *, is_source: bool) -> None:
+def test_tables_are_copied_without_a_file(
+    places: tuple[Place, Place], tmp_path: Path, *, is_source: bool
+) -> None:
     """Only the rows stay: no schema wirekite; a table with rows is left as it is."""
     source, target = places if is_source else reversed(places)
     source.run(TABLE, ROWS)
     name = f"{source.namespace}.orders"
     arguments = ("copy", source.url, target.url, "--tables", name, "--json")
-    ran = penstock(*arguments, timeout_s=400)
+    ran = at(tmp_path, *arguments)
     assert ran.code == 0, ran.err
     assert ran.result == {"copied": [name]}
+    assert list(tmp_path.iterdir()) == []
     shown = "select id, note, big from orders order by id"
     assert target.run(shown) == [(1, "a", None), (2, "A ", "x")]
     if is_source:
@@ -116,7 +134,7 @@ def test_tables_are_copied_without_a_file(places: tuple[Place, Place], *, is_sou
             assert session.execute("select to_regnamespace('wirekite')").fetchone() == (None,)
     else:
         assert target.run("select schema_id('wirekite')") == [(None,)]
-    again = penstock(*arguments, timeout_s=400)
+    again = at(tmp_path, *arguments)
     assert again.error["code"] == "PK15"
     assert "orders" in again.error["hint"]
     assert target.run("select count(*) from orders") == [(2,)]

@@ -162,6 +162,11 @@ def test_rows_and_changes_arrive_through_kills(shop: Shop) -> None:
         )
         columns = f"{COLUMNS}, more"
         run.until(lambda: shop.is_equal(columns), "the new column is there", WITHIN_S)
+        shop.command("resend", "--tables", f"{shop.source.namespace}.item")
+        shop.change(55_000)
+        run.until(
+            lambda: shop.is_equal(columns), "the rows that were sent again are there", WITHIN_S
+        )
         verified = shop.command("verify").result
         assert verified["equal"], verified
         assert errors_of(shop) == []
