@@ -161,3 +161,10 @@ def test_a_planted_defect_is_found(defect: str) -> None:
     """One of few histories is replayed wrongly by a reader with a defect."""
     habits = HABITS.get(defect)
     assert any(not is_equal(seed, frozenset([defect]), habits) for seed in range(8))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_windows_by_scn_are_right_without_late_redo(seed: int) -> None:
+    """The defect of closed windows is found because of late redo alone."""
+    habits = Habits(lates=("no",), has_ddl=False)
+    assert is_equal(seed, frozenset([DEFECTS[7]]), habits)
