@@ -512,3 +512,7 @@ update wirekite.bulk_table set row_count = @P1, finish_time = SYSUTCDATETIME() w
 ;;
 update wirekite.wirekite_action set action = @P1
 ;;
+SELECT TOP (1) 1 AS one FROM [dbo].[u] AS t WHERE (t.[more] IS NOT NULL OR t.[n] IS NOT NULL)
+;;
+SELECT TOP (1) 1 AS one FROM [dbo].[u] AS t WHERE (t.[more] IS NOT NULL) AND NOT EXISTS (SELECT 1 AS one FROM [cdc].[dbo_u_more_CT] AS c WHERE c.[id] = t.[id] AND c.[n] = t.[n] AND c.[__$operation] IN (2, 4))
+;;

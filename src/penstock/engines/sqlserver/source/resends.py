@@ -10,7 +10,7 @@ The rows are those columns that the change table has, selected as in the change 
 has a base, rows come from there, and the table is not locked.
 
 Tables whose columns have lost values (`shapes.py`) are read again in the same way, without a
-request and from the source only, if a row has such a value.
+request and from the source only, if a row has such a value that no change row has.
 
 Not here: requests to capture (`captures.py`), locks of the bulk load (`planner.py`).
 """
@@ -27,13 +27,18 @@ import structlog
 
 from penstock.codec.columns import after_type, batch_schema, before_type, transactions_batch
 from penstock.codec.sqlserver.columns import make_columns, select_expression
+from penstock.codec.sqlserver.types import parse_type
 from penstock.engines.sqlserver.connect import BEGIN, quote
 from penstock.engines.sqlserver.reading import statements
 from penstock.engines.sqlserver.source.caught_up import CaughtUp
 from penstock.engines.sqlserver.source.change_rows import Layout
 from penstock.engines.sqlserver.source.instances import instances_of, lsn_text
 from penstock.engines.sqlserver.source.reader import ChangeReader, Session, read_newest
-from penstock.engines.sqlserver.source.statements import INSTANCES, UPDATEABILITY
+from penstock.engines.sqlserver.source.statements import (
+    INSTANCES,
+    UPDATEABILITY,
+    change_table,
+)
 from penstock.engines.sqlserver.source.stream import ChangeStream, Visit
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
@@ -172,16 +177,30 @@ class Resends:
         book, shapes = self._reader.book, self._reader.shapes
         for source_id, columns in list(shapes.lost.items()):
             known = book.tables.get(source_id) if source_id not in book.gone else None
-            name = self._source_name(source_id)
-            if known is not None and name is not None and self._has_values(name, columns):
+            if known is not None and self._source_name(source_id) is not None:
                 yield TableRequest(table=known.table), Lost(source_id, columns)
             else:
                 shapes.forget_lost(source_id, columns)
 
-    def _has_values(self, table: TableName, columns: Sequence[str]) -> bool:
-        """Return whether a row has a value in one of these columns."""
+    def _has_lost(self, lost: Lost, position: int) -> bool:
+        """Return whether a row has a value in one of these columns that no change row has.
+
+        position: The log's end, which is that of the captured changes.
+        """
+        reader = self._reader
+        table, relation = self._source_name(lost.source_id), reader.shapes.relations[lost.source_id]
+        instance = reader.instance_at(lost.source_id, position)
+        if table is None or instance is None:
+            return False
+        key = [relation.columns[at].name for at in relation.key]
+        types = {one.name: one.base_type or one.source_type for one in relation.columns}
+        # A change row may lack a large value: it proves nothing then.
+        if any(one not in types or parse_type(types[one]).is_large for one in lost.columns):
+            key = []
         try:
-            return bool(self._reader.session.execute(_any_value(table, columns)))
+            return bool(
+                reader.session.execute(_lost_value(table, lost.columns, instance.name, key))
+            )
         except StatementFailed as error:
             if error.fields.get("errno") in _ALTERED:
                 return False  # a column is gone again, which a later shape tells
@@ -229,6 +248,10 @@ class Resends:
             else:
                 stack.close()
                 if not self._is_caught_up(stream):
+                    return
+                if lost is not None and not self._has_lost(lost, stream.end.position):
+                    self._reader.shapes.forget_lost(*lost)
+                    self._waits = None
                     return
                 visit = self._read_source(request, source_id, stack)
             self._work = _Work(request=request, lost=lost, visit=visit, held=stack.pop_all())
@@ -463,10 +486,20 @@ def _check_snapshots(session: Session, table: TableName) -> None:
         )
 
 
-def _any_value(table: TableName, columns: Sequence[str]) -> str:
-    """Return the query that has a row if a table has a value in one of these columns."""
-    condition = " OR ".join(f"{quote(one)} IS NOT NULL" for one in columns)
-    return f"SELECT TOP (1) 1 AS one FROM {quote(*table)} WHERE {condition}"
+def _lost_value(table: TableName, columns: Sequence[str], instance: str, key: Sequence[str]) -> str:
+    """Return the query that has a row if a value of these columns is in no change row.
+
+    Rows are found in the instance's change table by their key. Without a key any value counts.
+    """
+    condition = " OR ".join(f"t.{quote(one)} IS NOT NULL" for one in columns)
+    sql = f"SELECT TOP (1) 1 AS one FROM {quote(*table)} AS t WHERE ({condition})"
+    if not key:
+        return sql
+    alike = " AND ".join(f"c.{quote(one)} = t.{quote(one)}" for one in key)
+    return (
+        f"{sql} AND NOT EXISTS (SELECT 1 AS one FROM {change_table(instance)} AS c "
+        f"WHERE {alike} AND c.[__$operation] IN (2, 4))"
+    )
 
 
 def _lock(session: Session, table: TableName) -> None:
