@@ -50,7 +50,7 @@ def places(shared_servers: SharedServers) -> Iterator[tuple[Place, Place]]:
 def test_a_pipeline_file_is_written(
     places: tuple[Place, Place], tmp_path: Path, *, is_source: bool
 ) -> None:
-    """It has the types to choose, and doctor's findings with the statements to type."""
+    """The file has the types to choose, and doctor's findings with the statements to type."""
     source, target = places if is_source else reversed(places)
     if is_source:
         source.run(

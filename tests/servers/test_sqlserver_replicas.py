@@ -119,7 +119,7 @@ def group(
 
 
 def test_a_secondary_is_read_only(group: Group) -> None:
-    """Nothing can be written there, and no scan of the log is seen."""
+    """The server refuses writes there, and shows no scan of the log."""
     with connect(group.url) as session, pytest.raises(StatementFailed, match="read-only"):
         session.run("DELETE FROM [dbo].[t];")
     scans = "SELECT COUNT(*) FROM sys.dm_cdc_log_scan_sessions"

@@ -48,14 +48,14 @@ def read(url: str, text: str) -> pa.Table:
         return pa.Table.from_batches(session.arrow(text))
 
 
-def made(table: pa.Table, name: str) -> list[Any]:
+def take_values(table: pa.Table, name: str) -> list[Any]:
     """Return the values of column v in the log's form."""
     (batch,) = table.select(["v"]).combine_chunks().to_batches() or [None]
     column = SourceColumn.of("v", name)
     return list(make_columns(batch, [column]).arrays[0].to_pylist())
 
 
-def expected(name: str) -> list[Any]:
+def expect_values(name: str) -> list[Any]:
     """Return the same of the values that the harness takes as the driver's."""
     values = pa.array(storable_values(name), TYPES[name].arrow)
     batch = pa.record_batch({"v": values})
@@ -68,10 +68,10 @@ def test_a_table_has_the_value(place: SQLServerPlace, name: str) -> None:
     shown = select_expression(SourceColumn.of("v", name))
     found = read(place.url, f"SELECT {shown} FROM [dbo].[t{NAMES.index(name)}] ORDER BY [id]")
     if name == "rowversion":
-        (value,) = made(found, name)
+        (value,) = take_values(found, name)
         assert len(value) == 8
         return
-    assert made(found, name) == expected(name)
+    assert take_values(found, name) == expect_values(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,11 +83,11 @@ def test_a_change_table_has_the_value(place: SQLServerPlace, name: str) -> None:
         f"SELECT {shown} FROM [cdc].[dbo_t{NAMES.index(name)}_CT] "
         "WHERE [__$operation] = {} ORDER BY [id]"
     )
-    inserted, updated = (made(read(place.url, query.format(kind)), name) for kind in (2, 4))
+    inserted, updated = (take_values(read(place.url, query.format(kind)), name) for kind in (2, 4))
     if name == "rowversion":
         assert inserted < updated
         return
-    assert inserted == expected(name)
+    assert inserted == expect_values(name)
     hidden = column.kind.is_large
     assert updated == ([None] * len(inserted) if hidden else inserted)
 

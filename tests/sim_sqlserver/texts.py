@@ -117,7 +117,7 @@ def facts_of(text: str) -> frozenset[str]:
 
 @dataclass(slots=True)
 class _Nested:
-    """What stands between parentheses, or in CASE .. END."""
+    """Words between parentheses, or in CASE .. END."""
 
     mark: str
     parts: list[str | _Nested] = field(default_factory=list)

@@ -61,6 +61,7 @@ class Examined:
                 table_checks.COLLATIONS: [(1000, "name", "Latin1_General_CI_AS")],
                 table_checks.HIDDEN: [],
                 table_checks.DELAYED: [("DISABLED",)],
+                statements.UPDATEABILITY: [("READ_WRITE",)],
                 "SELECT TOP (0) * FROM [dbo].[t]": [],
                 "SELECT TOP (0) * FROM [cdc].[dbo_t_CT]": [],
                 target_checks.RIGHTS: [(1, 1)],
@@ -239,6 +240,12 @@ def lose_key(case: Examined) -> None:
     case.table.key = ()
 
 
+def lose_key_on_secondary(case: Examined) -> None:
+    """Drop the primary key; the URL leads to a readable secondary."""
+    lose_key(case)
+    case.server.answers[statements.UPDATEABILITY] = [("READ_ONLY",)]
+
+
 def begin_early(case: Examined) -> None:
     """Begin before the change table."""
     case.mode, case.start_lsn = Mode.CHANGE, "00000027:00000100:0001"
@@ -283,6 +290,7 @@ def begin_late(case: Examined) -> None:
         (replace_database, "MS040", Severity.ERROR, "penstock reset --target"),
         (add_column, "MS016", Severity.WARNING, "@capture_instance = N'dbo_t_2';"),
         (lose_key, "MS017", Severity.WARNING, "PRIMARY KEY"),
+        (lose_key_on_secondary, "MS017", Severity.ERROR, "primary replica"),
         (begin_early, "MS041", Severity.ERROR, "startLsn = "),
         (begin_late, "MS041", Severity.ERROR, "sys.fn_cdc_get_max_lsn()"),
     ],

@@ -37,7 +37,7 @@ def definition(columns: Columns) -> TableDefinition:
     )
 
 
-def captured(columns: Columns) -> list[CapturedColumn]:
+def make_captured(columns: Columns) -> list[CapturedColumn]:
     """Return the change table's columns."""
     return [
         CapturedColumn(ordinal=at, name=name, column_id=number, kind=parse_type(text))
@@ -52,7 +52,7 @@ def lost_after(*steps: Columns) -> tuple[str, ...]:
     for columns in steps:
         now.append(columns)
         shapes.forget_definitions()
-        assert shapes.layout(ID, TABLE, captured(columns), since=1) is not None
+        assert shapes.layout(ID, TABLE, make_captured(columns), since=1) is not None
     return shapes.lost.get(ID, ())
 
 

@@ -119,7 +119,7 @@ class SQLServerSide:
         if not rows:
             return None
         return Facts(
-            types={row[0]: _declared(*row[1:5]) for row in rows},
+            types={row[0]: _write_type(*row[1:5]) for row in rows},
             key=frozenset(row[0] for row in rows if row[7]),
             nullable=frozenset(row[0] for row in rows if row[5]),
             unsent=frozenset(row[0] for row in rows if row[6]),
@@ -141,7 +141,7 @@ class SQLServerSide:
             self.connection.close()
 
 
-def _declared(name: str, length: int, precision: int, scale: int) -> str:
+def _write_type(name: str, length: int, precision: int, scale: int) -> str:
     """Return a type as it is written."""
     if name in ("decimal", "numeric"):
         return f"{name}({precision},{scale})"

@@ -117,6 +117,19 @@ class SQLServerProbe:
         return bool(self.memo["enabled"])
 
     @property
+    def is_secondary(self) -> bool:
+        """Return whether the database is a readable secondary."""
+        if "secondary" not in self.memo:
+            ((state,),) = self.rows(statements.UPDATEABILITY)
+            self.memo["secondary"] = str(state) == statements.READ_ONLY
+        return bool(self.memo["secondary"])
+
+    @property
+    def copies_rows(self) -> bool:
+        """Return whether the pipeline begins with a bulk load."""
+        return self.pipeline is not None and self.pipeline.config.pipeline.mode.has_data
+
+    @property
     def instances(self) -> list[Instance]:
         """Return all capture instances; none if capture is not enabled. Read once."""
         if "instances" not in self.memo:
@@ -159,6 +172,7 @@ CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "MS07": ("MS015",),
         "MS08": ("MS015", "MS041"),
         "MS12": ("MS040",),
+        "MS14": ("MS017",),
         "MS40": (ITSELF,),
         "TG01": ("PK20",),
         "TG10": ("PK20",),

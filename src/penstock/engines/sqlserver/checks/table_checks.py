@@ -201,6 +201,15 @@ def keyless(probe: SQLServerProbe) -> Iterator[Finding]:
     for table in probe.tables:
         if table.row_key:
             continue
+        if probe.is_secondary and probe.copies_rows:
+            yield probe.make_finding(
+                "MS017",
+                Severity.ERROR,
+                f"{table.name} has no primary key, and this is a readable secondary",
+                "its rows are copied under a lock, which keeps no writer off on a secondary",
+                "Name the primary replica in [source] url, without applicationIntent.",
+            )
+            continue
         large = [
             one.name for one in table.columns if parse_type(one.base_type or one.type_text).is_large
         ]
