@@ -281,7 +281,7 @@ def test_classes_have_their_methods(client: Any) -> None:
 
 
 def test_documents_are_checked(connection: Any) -> None:
-    """XML loses its declaration; a text without a root is refused, as is a vector of another size."""
+    """XML loses its declaration; a text without a root is refused, so is a wrong vector."""
     run(connection, "CREATE TABLE dbo.t (x xml, j json, w vector(3))")
     run(
         connection,
