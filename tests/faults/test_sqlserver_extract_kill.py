@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from harness.pipelines.pipeline import write_pipeline
-from harness.pipelines.stream import changes_of
+from harness.pipelines.stream import ABSENT, changes_of
 from harness.servers.sqlserver_place import SQLServerPlace
 from penstock.log import check, list_segments, open_chain
 from penstock.model import MarkerKind, Run
@@ -143,7 +143,8 @@ class Bench:
                 old = table.pop(before if before is not None else key, {})
                 assert bool(old) is (change.op == "U")
                 assert key not in table
-                table[key] = {**old, **change.after}
+                sent = {name: it for name, it in change.after.items() if it != ABSENT}
+                table[key] = {**old, **sent}
         return {
             key: (row["v"], None if row["big"] is None else len(row["big"]), row.get("c"))
             for key, row in table.items()

@@ -293,3 +293,17 @@ class SourceType:
         if self.engine is Engine.POSTGRESQL:
             return 6 if not self.arguments else self.arguments[0]
         return self.arguments[0] if self.arguments else 0
+
+
+# Conditions over a column of the source for values that some targets do not have.
+
+# PostgreSQL.
+STORED_NOT_A_NUMBER = "{}::text in ('NaN', 'Infinity', '-Infinity')"
+STORED_OUT_OF_RANGE = {
+    "date": "({} < date '0001-01-01' or {} >= date '10000-01-01')",
+    "timestamp": "({} < timestamp '0001-01-01 00:00:00' or {} >= timestamp '10000-01-01 00:00:00')",
+    "timestamptz": "({} < timestamp with time zone '0001-01-01 00:00:00+00'"
+    " or {} >= timestamp with time zone '10000-01-01 00:00:00+00')",
+}
+# MySQL and MariaDB.
+STORED_YEAR_ZERO = "left(cast({} as char), 4) = '0000'"

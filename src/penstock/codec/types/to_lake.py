@@ -27,7 +27,14 @@ from penstock.codec.types.mapping import (
     Mapping,
     Write,
 )
-from penstock.codec.types.source_type import GEOMETRIES, Engine, SourceType
+from penstock.codec.types.source_type import (
+    GEOMETRIES,
+    STORED_NOT_A_NUMBER,
+    STORED_OUT_OF_RANGE,
+    STORED_YEAR_ZERO,
+    Engine,
+    SourceType,
+)
 from penstock.codec.types.to_postgres import STORED_NO_DAY
 
 UNSIGNED_64 = "decimal(20,0)"
@@ -235,21 +242,10 @@ def _with_cases(held: Held, kind: SourceType, *cases: Case) -> Held:
 
 # -- PostgreSQL ------------------------------------------------------------------------------------
 
-_NOT_A_NUMBER = Case(loss="not a number", stored="{}::text in ('NaN', 'Infinity', '-Infinity')")
+_NOT_A_NUMBER = Case(loss="not a number", stored=STORED_NOT_A_NUMBER)
 _OUT_OF_RANGE = {
-    "date": Case(
-        loss="dates out of range",
-        stored="({} < date '0001-01-01' or {} >= date '10000-01-01')",
-    ),
-    "timestamp": Case(
-        loss="dates out of range",
-        stored="({} < timestamp '0001-01-01 00:00:00' or {} >= timestamp '10000-01-01 00:00:00')",
-    ),
-    "timestamptz": Case(
-        loss="dates out of range",
-        stored="({} < timestamp with time zone '0001-01-01 00:00:00+00'"
-        " or {} >= timestamp with time zone '10000-01-01 00:00:00+00')",
-    ),
+    name: Case(loss="dates out of range", stored=stored)
+    for name, stored in STORED_OUT_OF_RANGE.items()
 }
 _TEXTS = ("text", "varchar")
 
@@ -288,7 +284,7 @@ def _numeric(kind: SourceType) -> Held:
 # -- MySQL and MariaDB -----------------------------------------------------------------------------
 
 _ZERO_DATES = Case(loss="zero dates", stored=STORED_NO_DAY)
-_YEAR_ZERO = Case(loss="dates out of range", stored="left(cast({} as char), 4) = '0000'")
+_YEAR_ZERO = Case(loss="dates out of range", stored=STORED_YEAR_ZERO)
 
 
 def _hold_mysql(kind: SourceType) -> Held:

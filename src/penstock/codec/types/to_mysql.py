@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from penstock.codec.types.mapping import AS_TEXT, ROUND, Case, Form, Held, Kind, Write
 from penstock.codec.types.mysql_text import CHAR_MAX, WITHIN_FLOAT, by_bytes, bytes_type, text_type
-from penstock.codec.types.source_type import Engine, Server, SourceType
+from penstock.codec.types.source_type import STORED_NOT_A_NUMBER, Engine, Server, SourceType
 
 BIT_WIDTH_MAX = 64
 DIGITS_MAX = 65
@@ -93,7 +93,7 @@ def _raw(key_bytes: int | None) -> Held:
 _NOT_A_NUMBER = Case(
     loss="not a number",
     waiting="lower({}) in ('nan', 'inf', '-inf', 'infinity', '-infinity')",
-    stored="{}::text in ('NaN', 'Infinity', '-Infinity')",
+    stored=STORED_NOT_A_NUMBER,
     refusal="not a number",
 )
 

@@ -24,8 +24,17 @@ from penstock.codec.types.mapping import (
     Kind,
     Write,
 )
-from penstock.codec.types.source_type import GEOMETRIES, Engine, Server, SourceType
+from penstock.codec.types.source_type import (
+    GEOMETRIES,
+    STORED_NOT_A_NUMBER,
+    STORED_OUT_OF_RANGE,
+    STORED_YEAR_ZERO,
+    Engine,
+    Server,
+    SourceType,
+)
 from penstock.codec.types.to_mysql import PRINTED
+from penstock.codec.types.to_postgres import STORED_NO_DAY
 from penstock.model import TableDefinition
 
 DIGITS_MAX = 38
@@ -84,14 +93,23 @@ def find_too_many_columns(definition: TableDefinition) -> str:
     )
 
 
-def _case(loss: str, check: str, *choices: str) -> Case:
-    """Return a case that our process finds. check: of `prepare.py`, followed by the choice."""
-    return Case(loss=loss, prepare={choice: f"{check}={choice}" for choice in choices})
+def _case(loss: str, check: str, *choices: str, stored: str = "") -> Case:
+    """Return a case that our process finds.
+
+    check: of `prepare.py`, followed by the choice. stored: condition over the source's column.
+    """
+    return Case(
+        loss=loss, stored=stored, prepare={choice: f"{check}={choice}" for choice in choices}
+    )
 
 
-_NOT_A_NUMBER = _case("not a number", NOT_A_NUMBER, ERROR, NULL)
-_OUT_OF_RANGE = _case("dates out of range", DATES, ERROR, NULL)
-_ZERO_DATES = _case("zero dates", ZERO_DATES, ERROR, NULL)
+def _out_of_range(stored: str) -> Case:
+    return _case("dates out of range", DATES, ERROR, NULL, stored=stored)
+
+
+_NOT_A_NUMBER = _case("not a number", NOT_A_NUMBER, ERROR, NULL, stored=STORED_NOT_A_NUMBER)
+_PG_OUT_OF_RANGE = {**STORED_OUT_OF_RANGE, "time": "{} = time '24:00:00'"}
+_ZERO_DATES = _case("zero dates", ZERO_DATES, ERROR, NULL, stored=STORED_NO_DAY)
 NANOSECONDS_CASE = _case("nanoseconds", NANOSECONDS, ERROR, ROUND)
 
 
@@ -154,7 +172,11 @@ def _bytes(maximum: int | None, key_bytes: int | None, *, note: str = "") -> Hel
 
 def _float(target: str, *cases: Case) -> Held:
     check = SUBNORMAL_REAL if target == "real" else SUBNORMAL
-    subnormal = _case("subnormal numbers", check, ERROR, ZERO)
+    least = "1.1754943508222875e-38" if target == "real" else "2.2250738585072014e-308"
+    subnormal = replace(
+        _case("subnormal numbers", check, ERROR, ZERO, stored=f"{{}} <> 0 and abs({{}}) < {least}"),
+        instead={ZERO: ("{}", "'0'")},
+    )
     return replace(_plain(target, Kind.FLOAT), cases=(*cases, subnormal))
 
 
@@ -268,7 +290,7 @@ def _pg_temporal(kind: SourceType) -> Held:
     target = name if kind.base == "date" else f"{name}({min(kind.fraction, 6)})"
     held = replace(
         _plain(target, form, sql=_cast(target, kind), note="in UTC" * (form is Kind.TIMESTAMPTZ)),
-        cases=(_OUT_OF_RANGE,),
+        cases=(_out_of_range(_PG_OUT_OF_RANGE[kind.base]),),
     )
     both = Form(kind=form, fraction=kind.fraction)
     held = replace(held, source_form=both, target_form=both)
@@ -362,7 +384,7 @@ def _mysql_date(kind: SourceType, _: int | None) -> Held:
         _plain(target, form, sql=_cast(target, kind), note="in UTC" * (form is Kind.TIMESTAMPTZ)),
         source_form=both,
         target_form=both,
-        cases=(_ZERO_DATES, _OUT_OF_RANGE),
+        cases=(_ZERO_DATES, _out_of_range(STORED_YEAR_ZERO)),
     )
     fraction = 0 if kind.base == "date" else kind.fraction
     return _with_text(held, Kind.TEXT, f"{AS_MYSQL_PRINTS}={fraction}", name=kind.engine.label)
