@@ -1,4 +1,4 @@
-"""`penstock run` with every type of SQL Server into other engines, compared by verify.
+"""`penstock run` with every type between SQL Server and other engines, compared by verify.
 
 Rows come by the bulk load and as changes. Not here: how values arrive in the log
 (`test_sqlserver_types_wire.py`), and the extremes of the table of types
@@ -17,10 +17,12 @@ import pytest
 
 from harness.pipelines.end_to_end import LIVELY
 from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.servers import mysql_types, postgres_types
 from harness.servers.engines import FIRST, Place, new_place
 from harness.servers.sqlserver_literals import literal_of, storable_values
 from harness.servers.sqlserver_place import SQLServerPlace
 from harness.servers.sqlserver_types import TYPES
+from penstock.engines.postgres.connect import literal
 from plugins.mysql import kinds
 from plugins.shared import SharedServers
 
@@ -34,6 +36,11 @@ CHOICES = {
     "offsets": "utc",
     "nul characters": "remove",
     "digits": "text",
+    "not a number": "null",
+    "dates out of range": "null",
+    "zero dates": "null",
+    "subnormal numbers": "zero",
+    "loose json": "text",
     "*": "error",
 }
 Cases = Mapping[str, Sequence[str]]
@@ -100,6 +107,14 @@ def sqlserver_cases() -> Cases:
         name: [literal_of(name, value) for value in storable_values(name)[:-1]]
         for name in TYPES
         if name != "rowversion"
+    }
+
+
+def postgres_cases(version: int) -> Cases:
+    """Return the types of PostgreSQL."""
+    cases = postgres_types.values_for(version, set(), with_xml=False)
+    return {
+        name: [f"{literal(value)}::{name}" for value in values] for name, values in cases.items()
     }
 
 
@@ -188,3 +203,25 @@ def test_out_of_sqlserver_into_a_lake(
     source = stack.enter_context(new_place(shared_servers, "sqlserver"))
     url = f"delta+file://{tmp_path / 'lake'}"
     Pair(tmp_path, source, url, "", tables_of(sqlserver_cases())).check()
+
+
+@pytest.mark.long
+def test_from_postgres(shared_servers: SharedServers, stack: ExitStack, tmp_path: Path) -> None:
+    """Every type of PostgreSQL arrives in SQL Server, by both ways."""
+    source = stack.enter_context(new_place(shared_servers, FIRST))
+    target = stack.enter_context(new_place(shared_servers, "sqlserver"))
+    source.run(postgres_types.SETUP)
+    cases = postgres_cases(int(FIRST.removeprefix("pg")))
+    Pair(tmp_path, source, target.url, target.namespace, tables_of(cases)).check()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", kinds())
+def test_from_mysql(
+    shared_servers: SharedServers, stack: ExitStack, tmp_path: Path, kind: str
+) -> None:
+    """Every type of MySQL and MariaDB arrives in SQL Server, by both ways."""
+    source = stack.enter_context(new_place(shared_servers, kind))
+    target = stack.enter_context(new_place(shared_servers, "sqlserver"))
+    cases = mysql_types.values_for(kind == "mariadb")
+    Pair(tmp_path, source, target.url, target.namespace, tables_of(cases)).check()
