@@ -210,7 +210,8 @@ class Reader:
                         if complete:
                             self.read_count += 1
                             if not seen:
-                                self.wrong.append(f"read {self.read_count}: {row}")
+                                when = time.strftime("%H:%M:%S")
+                                self.wrong.append(f"read {self.read_count} at {when}: {row}")
             except (ServerGone, NothingThere):
                 time.sleep(0.1)  # does not exist yet, or the server was killed
 
