@@ -2,8 +2,6 @@ ALTER TABLE [dbo].[child] NOCHECK CONSTRAINT [fk_child]
 ;;
 ALTER TABLE [dbo].[child] WITH CHECK CHECK CONSTRAINT [fk_child]
 ;;
-ALTER TABLE [dbo].[coupon] ADD CONSTRAINT [df_coupon_uses] DEFAULT (0) FOR [uses]
-;;
 ALTER TABLE [dbo].[purchase_line] WITH CHECK ADD CONSTRAINT [purchase_line_purchase_id_fkey] FOREIGN KEY ([purchase_id]) REFERENCES [dbo].[purchase] ([id]) ON DELETE CASCADE ON UPDATE NO ACTION
 ;;
 ALTER TABLE [dbo].[sale] WITH CHECK ADD CONSTRAINT [sale_shop] FOREIGN KEY ([shop]) REFERENCES [dbo].[shop] ([id]) ON DELETE NO ACTION ON UPDATE NO ACTION
@@ -14,8 +12,6 @@ ALTER TABLE [dbo].[t] ADD [more] int NULL
 ;;
 ALTER TABLE [dbo].[t] ADD [more] int NULL CONSTRAINT [penstock_t_more] DEFAULT (CAST(N'7' AS int)) WITH VALUES
 ;;
-ALTER TABLE [dbo].[t] ADD [n] nvarchar(max) COLLATE Latin1_General_100_BIN2 NOT NULL
-;;
 ALTER TABLE [dbo].[t] ALTER COLUMN [key] int NOT NULL
 ;;
 ALTER TABLE [dbo].[t] ALTER COLUMN [n] bigint NULL
@@ -24,15 +20,25 @@ ALTER TABLE [dbo].[t] DISABLE TRIGGER [audit]
 ;;
 ALTER TABLE [dbo].[t] DROP COLUMN [n]
 ;;
-ALTER TABLE [dbo].[t] DROP CONSTRAINT [penstock_t_more]
-;;
 ALTER TABLE [dbo].[t] ENABLE TRIGGER [audit]
+;;
+ALTER TABLE [t0].[Item] ADD CONSTRAINT [df_Item_a] DEFAULT (N'a') FOR [a]
+;;
+ALTER TABLE [t0].[Item] ADD CONSTRAINT [df_Item_c2] DEFAULT (7) FOR [c2]
+;;
+ALTER TABLE [t0].[n] ADD CONSTRAINT [df_n_c1] DEFAULT (SYSDATETIMEOFFSET()) FOR [c1]
+;;
+ALTER TABLE [t2].[t] ADD [id] bigint NOT NULL
+;;
+ALTER TABLE [t2].[t] DROP CONSTRAINT [df_t_Foo]
 ;;
 BEGIN TRANSACTION
 ;;
 COMMIT TRANSACTION
 ;;
 CREATE INDEX [d] ON [dbo].[t] ([n] DESC, [id]) INCLUDE ([name])
+;;
+CREATE SCHEMA [fence_copy]
 ;;
 CREATE SCHEMA wirekite
 ;;
@@ -76,7 +82,7 @@ DROP INDEX [by_code] ON [dbo].[shop]
 ;;
 DROP SCHEMA wirekite;
 ;;
-DROP TABLE IF EXISTS [wirekite].[bulk_e26d9cd1dae99fe1_0_47ee4dbe_0]
+DROP TABLE IF EXISTS [wirekite].[bulk_8951bcd38b7a65fa_1_2075da5a_0]
 ;;
 DROP TABLE [wirekite].[t_wkm];
 ;;
@@ -92,7 +98,7 @@ EXEC sys.sp_cdc_enable_table @source_schema = N'dbo', @source_name = N'late', @r
 ;;
 IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION
 ;;
-INSERT BULK [wirekite].[bulk_e26d9cd1dae99fe1_0_47ee4dbe_0] ([id] int, [code] nvarchar(max) COLLATE Latin1_General_100_BIN2, [price] decimal(10, 2)) WITH (KEEP_NULLS, TABLOCK)
+INSERT BULK [wirekite].[bulk_8951bcd38b7a65fa_1_2075da5a_0] ([id] int, [a] nvarchar(max) COLLATE Latin1_General_100_BIN2, [b] int, [c2] int) WITH (KEEP_NULLS, TABLOCK)
 ;;
 INSERT INTO [dbo].[bag] ([a], [b])
 SELECT m.[a], m.[b]
@@ -167,16 +173,16 @@ USING (SELECT @P1 AS source_schema, @P2 AS source_name, @P3 AS target_schema, @P
    ON (t.source_schema = s.source_schema AND t.source_name = s.source_name) OR (t.merge_name = s.merge_name)
  WHEN NOT MATCHED THEN INSERT (source_schema, source_name, target_schema, target_name, merge_name, made, columns) VALUES (s.source_schema, s.source_name, s.target_schema, s.target_name, s.merge_name, s.made, s.columns);
 ;;
-SELECT 0, COUNT_BIG(*), COUNT_BIG(CASE WHEN [wk$stamp] = 2030220711629833925 THEN 1 END) FROM [wirekite].[child_wkm] WITH (TABLOCK, HOLDLOCK) UNION ALL SELECT 1, COUNT_BIG(*), COUNT_BIG(CASE WHEN [wk$stamp] = 4436140788319578214 THEN 1 END) FROM [wirekite].[t_wkm] WITH (TABLOCK, HOLDLOCK)
-;;
 SELECT 0, COUNT_BIG(*), COUNT_BIG(CASE WHEN [wk$stamp] = 3198378925674178883 THEN 1 END) FROM [wirekite].[t_wkm] WITH (TABLOCK, HOLDLOCK)
+;;
+SELECT 0, COUNT_BIG(*), COUNT_BIG(CASE WHEN [wk$stamp] = 859460082229783123 THEN 1 END) FROM [wirekite].[Item_wkm] WITH (TABLOCK, HOLDLOCK) UNION ALL SELECT 1, COUNT_BIG(*), COUNT_BIG(CASE WHEN [wk$stamp] = 2235415044585498408 THEN 1 END) FROM [wirekite].[f_wkm] WITH (TABLOCK, HOLDLOCK)
 ;;
 SELECT 1 FROM sys.schemas WHERE name = @P1
 ;;
 SELECT @@TRANCOUNT;
 
 DECLARE @Column_Names NVARCHAR(MAX) = NULL;
-DECLARE @object_id INT = OBJECT_ID(N'[wirekite].[bulk_e26d9cd1dae99fe1_0_47ee4dbe_0]');
+DECLARE @object_id INT = OBJECT_ID(N'[wirekite].[bulk_8951bcd38b7a65fa_1_2075da5a_0]');
 DECLARE @sql NVARCHAR(MAX);
 SET @sql = N'SELECT @CN = COALESCE(@CN + N'', '', N'''') + QUOTENAME([name]) FROM sys.all_columns WHERE [object_id] = @ObjId';
 IF EXISTS (SELECT TOP 1 * FROM sys.all_columns WHERE [object_id] = OBJECT_ID('sys.all_columns') AND [name] = 'graph_type')
@@ -187,10 +193,10 @@ EXEC sp_executesql @sql, N'@CN NVARCHAR(MAX) OUTPUT, @ObjId INT', @CN = @Column_
 SELECT @Column_Names = COALESCE(@Column_Names, '*');
 
 SET FMTONLY ON;
-EXEC(N'SELECT ' + @Column_Names + N' FROM [wirekite].[bulk_e26d9cd1dae99fe1_0_47ee4dbe_0]');
+EXEC(N'SELECT ' + @Column_Names + N' FROM [wirekite].[bulk_8951bcd38b7a65fa_1_2075da5a_0]');
 SET FMTONLY OFF;
 
-EXEC sp_tablecollations_100 N'[wirekite].[bulk_e26d9cd1dae99fe1_0_47ee4dbe_0]';
+EXEC sp_tablecollations_100 N'[wirekite].[bulk_8951bcd38b7a65fa_1_2075da5a_0]';
 ;;
 SELECT COALESCE(SUM(CASE WHEN m.[wk$n] < 0 THEN -m.[wk$n] ELSE 0 END), 0), COALESCE(SUM(CASE WHEN m.[wk$n] > 0 THEN m.[wk$n] ELSE 0 END), 0), COALESCE(MAX(m.[wk$n]), 0) FROM [wirekite].[bag_wkm] AS m
 ;;
@@ -238,7 +244,9 @@ SELECT OBJECT_ID(@P1, N'U')
 ;;
 SELECT TOP (0) * FROM [dbo].[bag]
 ;;
-SELECT TOP (0) 1 AS one FROM [dbo].[bag] WITH (TABLOCK, HOLDLOCK)
+SELECT TOP (1) 1 AS one FROM [dbo].[u] AS t WHERE (t.[more] IS NOT NULL OR t.[n] IS NOT NULL)
+;;
+SELECT TOP (1) 1 AS one FROM [h1].[t] AS t WHERE (t.[q"uote] IS NOT NULL) AND NOT EXISTS (SELECT 1 AS one FROM [cdc].[h1_i17330_CT] AS c WHERE c.[id] = t.[id] AND c.[__$operation] IN (2, 4))
 ;;
 SELECT TOP (1) 1 FROM [dbo].[shop]
 ;;
@@ -257,7 +265,7 @@ SELECT TOP (5) source, mark, start_time, finish_time
 ;;
 SELECT TOP (@P1) start_lsn, tran_end_time, tran_id FROM cdc.lsn_time_mapping WHERE start_lsn > CAST(@P2 AS binary(10)) AND start_lsn <= CAST(@P3 AS binary(10)) AND tran_id <> 0x00 ORDER BY start_lsn
 ;;
-SELECT [__$start_lsn], [__$command_id], [__$seqval], [__$operation], [__$update_mask], [id], [name], [body] FROM [cdc].[dbo_t_CT] WHERE [__$start_lsn] >= CAST(@P1 AS binary(10)) AND [__$start_lsn] <= CAST(@P2 AS binary(10)) ORDER BY [__$start_lsn], [__$command_id], [__$seqval], [__$operation] OPTION (RECOMPILE)
+SELECT [__$start_lsn], [__$command_id], [__$seqval], [__$operation], [__$update_mask], [id], [sp ace], CONVERT(varchar(34), [order], 126) AS [order], [a'p] FROM [cdc].[h0_i17232_CT] WHERE [__$start_lsn] >= CAST(@P1 AS binary(10)) AND [__$start_lsn] <= CAST(@P2 AS binary(10)) ORDER BY [__$start_lsn], [__$command_id], [__$seqval], [__$operation] OPTION (RECOMPILE)
 ;;
 SELECT [g], [n] FROM [dbo].[keyed] WHERE ([g] >= CONVERT(uniqueidentifier, '00000000-0000-0D88-9000-000000000007') AND (([g] > CONVERT(uniqueidentifier, '00000000-0000-0D88-9000-000000000007')) OR ([g] = CONVERT(uniqueidentifier, '00000000-0000-0D88-9000-000000000007') AND [n] >= 7))) AND ([g] <= CONVERT(uniqueidentifier, '00000000-0000-1B11-2000-00000000000E') AND (([g] < CONVERT(uniqueidentifier, '00000000-0000-1B11-2000-00000000000E')) OR ([g] = CONVERT(uniqueidentifier, '00000000-0000-1B11-2000-00000000000E') AND [n] < 14)))
 ;;
@@ -374,7 +382,7 @@ SET IDENTITY_INSERT [dbo].[beside] OFF
 ;;
 SET IDENTITY_INSERT [dbo].[beside] ON
 ;;
-SET LOCK_TIMEOUT 60000
+SET LOCK_TIMEOUT 5000
 ;;
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED
 ;;
@@ -382,9 +390,9 @@ SET TRANSACTION ISOLATION LEVEL SNAPSHOT
 ;;
 SET XACT_ABORT ON
 ;;
-TRUNCATE TABLE [dbo].[shop]
+TRUNCATE TABLE [t0].[n]
 ;;
-UPDATE STATISTICS [dbo].[shop]
+UPDATE STATISTICS [t2].[k9]
 ;;
 UPDATE [dbo].[t] SET [key] = CAST([id] AS int)
 ;;
@@ -511,8 +519,4 @@ select target from wirekite.wirekite_progress where operation = 'CE' and source 
 update wirekite.bulk_table set row_count = @P1, finish_time = SYSUTCDATETIME() where source_schema = @P2 and source_name = @P3 and [plan] = @P4
 ;;
 update wirekite.wirekite_action set action = @P1
-;;
-SELECT TOP (1) 1 AS one FROM [dbo].[u] AS t WHERE (t.[more] IS NOT NULL OR t.[n] IS NOT NULL)
-;;
-SELECT TOP (1) 1 AS one FROM [dbo].[u] AS t WHERE (t.[more] IS NOT NULL) AND NOT EXISTS (SELECT 1 AS one FROM [cdc].[dbo_u_more_CT] AS c WHERE c.[id] = t.[id] AND c.[n] = t.[n] AND c.[__$operation] IN (2, 4))
 ;;

@@ -18,6 +18,7 @@ from harness.pipelines.ddl_sides import Facts, Row
 from harness.pipelines.ddl_types import SQLSERVER
 from penstock.engines.sqlserver.connect import driver
 from penstock.engines.sqlserver.url import SQLServerUrl
+from plugins.sqlserver import as_test
 
 INSTANCES_MAX = 2  # of a table, at the server
 _TABLE = r"table\s+((?:this|\[?\w+\]?)\.\[(?:[^\]]|\]\])+\])"
@@ -41,7 +42,7 @@ class SQLServerSide:
 
     def __init__(self, url: str) -> None:
         self.connection = driver().connect(
-            SQLServerUrl.parse(url).connection_string(), autocommit=True
+            SQLServerUrl.parse(as_test(url)).connection_string(), autocommit=True
         )
         self._cursor = self.connection.cursor()
         self.schema = "dbo"
