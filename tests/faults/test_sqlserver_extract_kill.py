@@ -38,7 +38,7 @@ MOMENTS = [
     "changes.confirm.before:1",
     "changes.confirm.after:2",
     "changes.acknowledge.after:1",
-    "log.create.before:2",
+    "log.create.before:1",
     "log.flush.before:3",
     "log.flush.after:1",
     "files.replace:3",
