@@ -391,7 +391,11 @@ def test_a_small_rsa_key_may_sign_without_a_warning() -> None:
 
 
 KEY = ec.generate_private_key(ec.SECP256R1())
-NOW_S = REAL_CLOCK.now_us() / 1e6
+
+
+def now_s() -> float:
+    """Return the time, when a token is made: a run of all tests takes longer than one is valid."""
+    return REAL_CLOCK.now_us() / 1e6
 
 
 @pytest.mark.parametrize(
@@ -400,7 +404,7 @@ NOW_S = REAL_CLOCK.now_us() / 1e6
         (lambda: token(KEY, "ES256", GRANTED), True),
         (lambda: token(KEY, "ES256", {"jti": "a", CLAIMS[1]: {"schemas": [["SHOP", "*"]]}}), True),
         (lambda: token(KEY, "ES256", {"jti": "a", CLAIMS[0]: {"schemas": [["*", "*"]]}}), True),
-        (lambda: token(KEY, "ES256", {**GRANTED, "exp": NOW_S + 900, "nbf": NOW_S - 9}), True),
+        (lambda: token(KEY, "ES256", {**GRANTED, "exp": now_s() + 900, "nbf": now_s() - 9}), True),
         (lambda: token(KEY, "ES256", {"jti": "a", CLAIMS[0]: {"schemas": [["*"]]}}), False),
         (lambda: token(KEY, "ES256", {"jti": "a", CLAIMS[0]: {"schemas": [["x", "*"]]}}), False),
         (lambda: token(KEY, "ES256", {"jti": "a", CLAIMS[0]: {"schemas": [["*"] * 3]}}), False),
@@ -409,10 +413,10 @@ NOW_S = REAL_CLOCK.now_us() / 1e6
         (lambda: token(KEY, "ES256", {CLAIMS[0]: GRANTED[CLAIMS[0]]}), False),
         (lambda: token(KEY, "ES256", {**GRANTED, "jti": "gone"}), False),
         (lambda: token(KEY, "ES256", {**GRANTED, "jti": 7}), False),
-        (lambda: token(KEY, "ES256", {**GRANTED, "exp": NOW_S - 1}), False),
+        (lambda: token(KEY, "ES256", {**GRANTED, "exp": now_s() - 1}), False),
         (lambda: token(KEY, "ES256", {**GRANTED, "exp": "never"}), False),
-        (lambda: token(KEY, "ES256", {**GRANTED, "nbf": NOW_S + 900}), False),
-        (lambda: token(KEY, "ES256", {**GRANTED, "iat": NOW_S + 900}), False),
+        (lambda: token(KEY, "ES256", {**GRANTED, "nbf": now_s() + 900}), False),
+        (lambda: token(KEY, "ES256", {**GRANTED, "iat": now_s() + 900}), False),
         (lambda: token(KEY, "ES384", GRANTED), False),
         (lambda: token(KEY, "RS256", GRANTED), False),
         (lambda: token(KEY, "HS256", GRANTED), False),
