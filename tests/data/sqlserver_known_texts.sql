@@ -246,7 +246,7 @@ SELECT TOP (0) * FROM [dbo].[bag]
 ;;
 SELECT TOP (1) 1 AS one FROM [dbo].[u] AS t WHERE (t.[more] IS NOT NULL OR t.[n] IS NOT NULL)
 ;;
-SELECT TOP (1) 1 AS one FROM [h1].[t] AS t WHERE (t.[q"uote] IS NOT NULL) AND NOT EXISTS (SELECT 1 AS one FROM [cdc].[h1_i17330_CT] AS c WHERE c.[id] = t.[id] AND c.[__$operation] IN (2, 4))
+SELECT TOP (1) 1 AS one FROM [h1].[t] AS t WHERE (t.[q"uote] IS NOT NULL) AND NOT EXISTS (SELECT 1 AS one FROM [cdc].[h1_i17330_CT] AS c WHERE c.[id] = t.[id] AND c.[__$operation] IN (2, 4) AND c.[__$start_lsn] >= CAST(@P1 AS binary(10)))
 ;;
 SELECT TOP (1) 1 FROM [dbo].[shop]
 ;;

@@ -80,7 +80,7 @@ def test_no_point_is_forgotten() -> None:
 def test_killed_at_named_points(
     tmp_path: Path, source: str, target: str, chains: tuple[tuple[str, ...], tuple[str, ...]]
 ) -> None:
-    """Both halves die along their chains at the same time while the bank works and its copy is
+    """Extractor and loader die along their chains at the same time; the bank works, and its copy is
     read.
     """
     small = {"changeLoader": {"maxFilesPerBatch": 2}}
@@ -152,6 +152,6 @@ STORIES = (
     [pytest.param(*story, id=f"{story[2]}-{story[3]}") for story in STORIES],
 )
 def test_a_story_of_kills(tmp_path: Path, seed: int, count: int, source: str, target: str) -> None:
-    """Halves, the JVM, workers and both servers die at moments and points drawn from a seed."""
+    """All processes and both servers die at moments and points drawn from a seed."""
     story = Story(seed, tmp_path, source=source, target=target)
     story.tell(list(draw(seed, count, source)))

@@ -63,15 +63,15 @@ class Shop:
         return load_config(self.folder / "shop.toml", {}).directory
 
     @contextmanager
-    def extracting(self) -> Iterator[Extractor]:
-        """Run an extractor until the end of the block."""
+    def extracting(self, **source: str) -> Iterator[Extractor]:
+        """Run an extractor until the end of the block. source: more keys of [source]."""
         path = write_pipeline(
             self.folder,
             self.server.url(self.database),
             None,
             mode="change",
             tables=["dbo.*"],
-            sections={"changeExtractor": {"flushIntervalSeconds": 0.2}},
+            sections={"changeExtractor": {"flushIntervalSeconds": 0.2}, "source": source},
         )
         config = load_config(path, {})
         stop = Stop()
@@ -302,6 +302,19 @@ def test_values_that_alter_table_gave_to_rows_are_sent(shop: Shop) -> None:
     assert {key: row["d"] for key, row in view.rows.items()} == {(row[0],): row[1] for row in found}
     assert view.reloads == 1
     assert View("dbo.u").read(shop.directory).reloads == 0
+
+
+def test_a_renamed_table_has_the_rows_that_changed_before(shop: Shop) -> None:
+    """Their change rows are older than the new name, under which the log has no row yet."""
+    with shop.extracting(newTables="add"):
+        shop.sql("UPDATE dbo.t SET n = n + 1")
+        until(lambda: len(View("dbo.t").read(shop.directory).rows) == ROWS, WITHIN_S)
+        expected = shop.rows()
+        shop.sql("EXEC sp_rename N'dbo.t', N'later'", "UPDATE dbo.later SET n = -1 WHERE id = 1")
+        until(lambda: not View("dbo.t").read(shop.directory).rows, WITHIN_S)
+        shop.sql("UPDATE dbo.later SET n = -2 WHERE id = 1")
+        expected[(1,)]["n"] = -2
+        until(lambda: View("dbo.later").read(shop.directory).rows == expected, 30.0)
 
 
 def test_an_alter_table_that_waits_for_the_lock_is_waited_for(

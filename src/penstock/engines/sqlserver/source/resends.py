@@ -32,10 +32,11 @@ from penstock.engines.sqlserver.connect import BEGIN, quote
 from penstock.engines.sqlserver.reading import statements
 from penstock.engines.sqlserver.source.caught_up import CaughtUp
 from penstock.engines.sqlserver.source.change_rows import Layout
-from penstock.engines.sqlserver.source.instances import instances_of, lsn_text
+from penstock.engines.sqlserver.source.instances import instances_of, lsn_bytes, lsn_text
 from penstock.engines.sqlserver.source.reader import ChangeReader, Session, read_newest
 from penstock.engines.sqlserver.source.statements import (
     INSTANCES,
+    READ_ONLY,
     UPDATEABILITY,
     change_table,
 )
@@ -197,10 +198,10 @@ class Resends:
         # A change row may lack a large value: it proves nothing then.
         if any(one not in types or parse_type(types[one]).is_large for one in lost.columns):
             key = []
+        sql = _lost_value(table, lost.columns, instance.name, key)
+        parameters = (lsn_bytes(relation.since),) if key else ()
         try:
-            return bool(
-                reader.session.execute(_lost_value(table, lost.columns, instance.name, key))
-            )
+            return bool(reader.session.execute(sql, *parameters))
         except StatementFailed as error:
             if error.fields.get("errno") in _ALTERED:
                 return False  # a column is gone again, which a later shape tells
@@ -467,7 +468,7 @@ class _Transaction:
 def _check_snapshots(session: Session, table: TableName) -> None:
     """Raise ResendRefused if the session cannot read a snapshot that the lock precedes."""
     (row,) = session.execute(UPDATEABILITY)
-    if str(row[0]) == "READ_ONLY":
+    if str(row[0]) == READ_ONLY:
         raise ResendRefused(
             f"rows of {table} cannot be put into the log again from a readable secondary: a lock "
             "there keeps no writer off the table",
@@ -489,7 +490,9 @@ def _check_snapshots(session: Session, table: TableName) -> None:
 def _lost_value(table: TableName, columns: Sequence[str], instance: str, key: Sequence[str]) -> str:
     """Return the query that has a row if a value of these columns is in no change row.
 
-    Rows are found in the instance's change table by their key. Without a key any value counts.
+    Rows are found in the instance's change table by their key, and only from the LSN on that is the
+    query's parameter: the log has older change rows in the older shape. Without a key there is no
+    parameter, and any value counts.
     """
     condition = " OR ".join(f"t.{quote(one)} IS NOT NULL" for one in columns)
     sql = f"SELECT TOP (1) 1 AS one FROM {quote(*table)} AS t WHERE ({condition})"
@@ -498,7 +501,8 @@ def _lost_value(table: TableName, columns: Sequence[str], instance: str, key: Se
     alike = " AND ".join(f"c.{quote(one)} = t.{quote(one)}" for one in key)
     return (
         f"{sql} AND NOT EXISTS (SELECT 1 AS one FROM {change_table(instance)} AS c "
-        f"WHERE {alike} AND c.[__$operation] IN (2, 4))"
+        f"WHERE {alike} AND c.[__$operation] IN (2, 4) "
+        "AND c.[__$start_lsn] >= CAST(? AS binary(10)))"
     )
 
 
