@@ -122,6 +122,26 @@ def test_absent_columns_keep_the_targets_value(
     ]
 
 
+@pytest.mark.parametrize("unique", ["", ", unique (n)"])
+def test_absent_texts_may_have_any_collation(
+    my_target: Target, my_start: MyStart, log: LogMaker, unique: str
+) -> None:
+    """The merge table's columns have another collation, and no server chooses between two."""
+    server = my_target.server
+    whole = "utf8mb4_nopad_bin" if server.is_mariadb else "utf8mb4_unicode_520_ci"
+    target = my_start(
+        f"create table t (id int primary key, n int, doc text collate {whole}"
+        f"{unique}); insert into t values (1, 1, 'é'), (2, 2, 'two')"
+    )
+    log.transaction(
+        update(DOC, 1, 10, None, absent=(2,)),
+        update(DOC, 20, 2, None, old=(2, None, None), absent=(2,)),
+    )
+    log.close_segment()
+    target.batch()
+    assert target.rows("select id, n, doc from t order by id") == [(1, 10, "é"), (20, 2, "two")]
+
+
 def test_absent_row_missing_in_the_target_is_an_error(my_start: MyStart, log: LogMaker) -> None:
     """The missing value cannot be invented; nothing is applied."""
     target = my_start(ITEMS)

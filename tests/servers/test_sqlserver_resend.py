@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from harness.pipelines.extract import Stop, running, until
+from harness.pipelines.extract import Stop, running, segments_of, until
 from harness.pipelines.pipeline import write_pipeline
 from harness.pipelines.resend import View, answers, ask
 from penstock.control.pipeline.config import load_config
@@ -23,6 +23,8 @@ from penstock.control.run.extract_process import extract_options
 from penstock.engines.sqlserver.source import resends
 from penstock.extract.extractor import Extractor
 from penstock.host import faults
+from penstock.host.request_files import ResendRefused
+from penstock.model import Op
 from penstock.ports.source import extraction_of
 from plugins.sqlserver import SimServer
 
@@ -302,6 +304,65 @@ def test_values_that_alter_table_gave_to_rows_are_sent(shop: Shop) -> None:
     assert {key: row["d"] for key, row in view.rows.items()} == {(row[0],): row[1] for row in found}
     assert view.reloads == 1
     assert View("dbo.u").read(shop.directory).reloads == 0
+
+
+@pytest.mark.promise
+@pytest.mark.parametrize("place", ["", "sqlserver.resend.rows"])
+def test_a_table_without_a_key_awaits_the_values_of_alter_table(shop: Shop, place: str) -> None:
+    """A change is found by values that only ALTER TABLE gave to the row, so the loader must not
+    apply it before the rows are read again.
+    """
+    shop.sql(KEYLESS, ENABLE.format("k"))
+    with shop.extracting(), faults.arming(f"{place}:1:error" if place else ""):
+        shop.sql(
+            "INSERT INTO dbo.k VALUES (1, 1), (1, 1), (2, NULL)",
+            "ALTER TABLE dbo.k ADD b datetime2(6) NOT NULL CONSTRAINT df DEFAULT SYSUTCDATETIME()",
+            INSTANCE.format("k", "k"),
+            "UPDATE dbo.k SET b = '2020-02-29' WHERE id = 1",
+        )
+        until(lambda: View("dbo.k").read(shop.directory).reloads, WITHIN_S)
+        shop.sql("DELETE FROM dbo.k WHERE id = 2")
+        shop.wait_for_all()
+    with segments_of(shop.directory) as segments:
+        rows = [
+            (int(gsn), Op(op).name, bool(found.relation.awaits_reload))
+            for segment in segments
+            for found in segment.rows()
+            if found.relation.name == "k"
+            for gsn, op in zip(
+                found.batch.column("gsn").to_pylist(),
+                found.batch.column("op").to_pylist(),
+                strict=True,
+            )
+        ]
+    told = [(op, awaits) for _, op, awaits in sorted(rows)]
+    copied, changed = [("INSERT", False)] * 3, [("UPDATE", True)] * 2
+    assert told == [*copied, *changed, *copied, ("DELETE", False)]
+    view = View("dbo.k").read(shop.directory)
+    assert (view.reloads, len(view.resent)) == (1, 3)
+
+
+def test_awaited_values_that_cannot_be_read_stop_the_extractor(shop: Shop) -> None:
+    """The loader would wait for them without end."""
+    shop.sql(KEYLESS, ENABLE.format("k"), "INSERT INTO dbo.k VALUES (1, 1)")
+    shop.sql("ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION OFF")
+
+    def alter() -> None:
+        with shop.extracting() as extractor:
+            shop.sql(
+                "INSERT INTO dbo.k VALUES (2, 2)",
+                "ALTER TABLE dbo.k ADD b int NOT NULL CONSTRAINT df DEFAULT 7",
+                INSTANCE.format("k", "k"),
+                "DELETE FROM dbo.k WHERE id = 1",
+            )
+            until(lambda: extractor.progress.state == "failed", WITHIN_S)
+
+    with pytest.raises(ResendRefused) as refused:
+        alter()
+    assert refused.value.hint.endswith("SET ALLOW_SNAPSHOT_ISOLATION ON")
+    shop.sql("ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON")
+    with shop.extracting():
+        until(lambda: View("dbo.k").read(shop.directory).reloads, WITHIN_S)
 
 
 def test_a_renamed_table_has_the_rows_that_changed_before(shop: Shop) -> None:

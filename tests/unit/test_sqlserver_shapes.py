@@ -15,8 +15,8 @@ Columns = tuple[tuple[str, str, int], ...]  # names, types and ids
 FIRST: Columns = (("id", "int", 1), ("v", "varchar(20)", 2))
 
 
-def definition(columns: Columns) -> TableDefinition:
-    """Return the table's definition with a key `id`."""
+def definition(columns: Columns, *, key: tuple[str, ...] = ("id",)) -> TableDefinition:
+    """Return the table's definition."""
     return TableDefinition(
         name=TableName("dbo", "t"),
         source_id=ID,
@@ -31,9 +31,9 @@ def definition(columns: Columns) -> TableDefinition:
             )
             for name, text, number in columns
         ),
-        primary_key=("id",),
+        primary_key=key,
         identity=Identity.DEFAULT,
-        identity_columns=("id",),
+        identity_columns=key,
     )
 
 
@@ -90,3 +90,61 @@ def test_lost_columns_are_remembered_until_they_are_read() -> None:
     assert shapes.lost == {ID: ("n",)}
     shapes.forget_lost(ID, ("n", "m"))
     assert shapes.state().lost == {}
+
+
+SECOND: Columns = (*FIRST, ("w", "int", 3))
+
+
+def altered_without_a_key() -> Shapes:
+    """Return the shapes after a column was added to a table without a key."""
+    now = [FIRST]
+    shapes = Shapes(lambda: [definition(now[-1], key=())])
+    assert shapes.layout(ID, TABLE, make_captured(FIRST), since=1) is not None
+    assert not shapes.awaits_reload(ID)
+    now.append(SECOND)
+    shapes.forget_definitions()
+    assert shapes.layout(ID, TABLE, make_captured(SECOND), since=2) is not None
+    return shapes
+
+
+def test_a_table_without_a_key_awaits_its_rows_in_every_later_shape() -> None:
+    """Also in shapes that lose nothing more."""
+    shapes = altered_without_a_key()
+    assert shapes.awaits_reload(ID)
+    again = shapes.layout(ID, TABLE, make_captured(SECOND[1:]), since=3)
+    assert again is not None
+    assert again.relation.version == 3
+    assert again.relation.awaits_reload
+
+
+def test_rows_are_awaited_until_they_are_durable() -> None:
+    """The state is saved before the log has the rows; a crash between loses nothing."""
+    shapes = altered_without_a_key()
+    made = shapes.begin_reload(ID, shapes.relations[ID], since=5)
+    assert (made.version, made.awaits_reload, made.since) == (3, "", 5)
+    later = shapes.layout(ID, TABLE, make_captured(SECOND), since=6)
+    assert later is not None
+    assert later.relation == made
+    assert shapes.state().relations[ID].awaits_reload
+    shapes.end_reload(ID, is_durable=True)
+    assert shapes.state().relations[ID] == made
+
+
+def test_a_table_whose_rows_did_not_come_awaits_them_still() -> None:
+    """The stream ended before the log was durable with them."""
+    shapes = altered_without_a_key()
+    shapes.begin_reload(ID, shapes.relations[ID], since=5)
+    shapes.end_reload(ID, is_durable=False)
+    assert shapes.awaits_reload(ID)
+
+
+def test_a_table_with_a_key_awaits_nothing() -> None:
+    """Its changes are found by the key."""
+    now = [FIRST]
+    shapes = Shapes(lambda: [definition(now[-1])])
+    assert shapes.layout(ID, TABLE, make_captured(FIRST), since=1) is not None
+    now.append(SECOND)
+    shapes.forget_definitions()
+    assert shapes.layout(ID, TABLE, make_captured(SECOND), since=2) is not None
+    assert not shapes.awaits_reload(ID)
+    assert shapes.lost == {ID: ("w",)}

@@ -244,7 +244,10 @@ class MergeSql:
                 continue
             own = self.layout.reference(index)
             is_text = self._waits_as_text(index)
-            there = _stage_sql(f"t.{self._name(index)}", *self.columns[index], is_text=is_text)
+            column, target = self.columns[index]
+            there = _stage_sql(f"t.{self._name(index)}", column, target, is_text=is_text)
+            if target.is_text:  # the server refuses to choose between two collations of columns
+                there = f"convert({there} using utf8mb4) collate utf8mb4_bin"
             parts.append(f"{own} = if({self._is_absent(index)}, {there}, {own})")
         if not parts:  # still touches each row, and so counts the existing ones
             parts = [f"{self._n} = {self._n}"]
@@ -283,6 +286,9 @@ class MergeSql:
         for index in self._writable():
             own, value = f"t.{self._name(index)}", self._value(index)
             if index in self._absent_columns and not self._is_label(index):
+                target = self.columns[index][1]
+                if target.is_text:
+                    value = _compare_sql(value, target, is_text=True)
                 value = f"if({self._is_absent(index)}, {own}, {value})"
             parts.append(f"{own} = {value}")
         return (

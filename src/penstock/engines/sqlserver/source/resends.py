@@ -10,7 +10,9 @@ The rows are those columns that the change table has, selected as in the change 
 has a base, rows come from there, and the table is not locked.
 
 Tables whose columns have lost values (`shapes.py`) are read again in the same way, without a
-request and from the source only, if a row has such a value that no change row has.
+request and from the source only, if a row has such a value that no change row has. A table without
+a key is always read again, because the loader waits for that: if its rows cannot be read, the
+extractor stops.
 
 Not here: requests to capture (`captures.py`), locks of the bulk load (`planner.py`).
 """
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -46,6 +48,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectionLost, StatementFailed, StatementInterrupted
 from penstock.host.request_files import (
     RequestFiles,
+    ResendCancelled,
     ResendRefused,
     resend_cancelled,
     table_not_captured,
@@ -93,13 +96,15 @@ class _Work:
     """A request under way.
 
     Attributes:
+        source_id: The table's object id.
         request: It is answered once the log is durable with its rows.
         visit: The stream's.
-        lost: The table's object id and the columns whose values were lost; None for a request.
+        lost: The columns whose values were lost; None for a request.
         held: Sessions of the rows, or the log's base.
         error: Why the rows are not in the log.
     """
 
+    source_id: int
     request: TableRequest
     visit: Visit
     held: ExitStack
@@ -132,17 +137,20 @@ class Resends:
         self._work: _Work | None = None
         self._waits: CaughtUp | None = None  # until the stream has what was captured
         self._next_look_s = float("-inf")
+        self._cancelled: dict[int, int] = {}  # versions in which awaited rows could not be read
 
     @property
     def is_at_work(self) -> bool:
         """Return whether a request is under way."""
-        return self._work is not None or self._waits is not None or bool(self._reader.shapes.lost)
+        waits = any(not self._was_cancelled(one) for one in self._reader.shapes.lost)
+        return self._work is not None or self._waits is not None or waits
 
     def forget_stream(self) -> None:
         """Forget what is under way: the stream ended, and requests are carried out again."""
         work, self._work, self._waits = self._work, None, None
         if work is not None:
             work.held.close()
+            self._reader.shapes.end_reload(work.source_id, is_durable=False)
 
     def tend(self, stream: ChangeStream, log_access: LogAccess) -> None:
         """Answer a finished request, and begin the next one; cheap if there are none."""
@@ -178,17 +186,27 @@ class Resends:
         book, shapes = self._reader.book, self._reader.shapes
         for source_id, columns in list(shapes.lost.items()):
             known = book.tables.get(source_id) if source_id not in book.gone else None
+            if self._was_cancelled(source_id):
+                continue
             if known is not None and self._source_name(source_id) is not None:
                 yield TableRequest(table=known.table), Lost(source_id, columns)
             else:
                 shapes.forget_lost(source_id, columns)
 
+    def _was_cancelled(self, source_id: int) -> bool:
+        """Return whether a table's rows cannot be read in its newest shape."""
+        relation = self._reader.shapes.relations.get(source_id)
+        return relation is not None and self._cancelled.get(source_id) == relation.version
+
     def _has_lost(self, lost: Lost, position: int) -> bool:
         """Return whether a row has a value in one of these columns that no change row has.
 
-        position: The log's end, which is that of the captured changes.
+        A table that awaits its rows is read in any case. position: The log's end, which is that of
+        the captured changes.
         """
         reader = self._reader
+        if reader.shapes.awaits_reload(lost.source_id):
+            return True
         table, relation = self._source_name(lost.source_id), reader.shapes.relations[lost.source_id]
         instance = reader.instance_at(lost.source_id, position)
         if table is None or instance is None:
@@ -210,12 +228,21 @@ class Resends:
     def _finish(self, work: _Work) -> None:
         self._work = None
         work.held.close()
+        self._reader.shapes.end_reload(work.source_id, is_durable=work.error is None)
         self._answer(work.request, work.lost, work.error)
 
     def _answer(
         self, request: TableRequest, lost: Lost | None, error: PenstockError | None
     ) -> None:
+        shapes = self._reader.shapes
         if lost is not None:
+            is_there = self._source_name(lost.source_id) is not None
+            if error is not None and is_there and shapes.awaits_reload(lost.source_id):
+                if not isinstance(error, ResendCancelled):
+                    raise error
+                # Another shape follows, in which they can be read.
+                self._cancelled[lost.source_id] = shapes.relations[lost.source_id].version
+                return
             if isinstance(error, ResendRefused):
                 logger.warning(
                     "values of altered columns are not in the log",
@@ -224,7 +251,7 @@ class Resends:
                     said=error.message,
                     hint=error.hint,
                 )
-            self._reader.shapes.forget_lost(*lost)
+            shapes.forget_lost(*lost)
             return
         faults.point("extract.resend.before")
         self._files.answer_resend(request, error)
@@ -255,7 +282,13 @@ class Resends:
                     self._waits = None
                     return
                 visit = self._read_source(request, source_id, stack)
-            self._work = _Work(request=request, lost=lost, visit=visit, held=stack.pop_all())
+            self._work = _Work(
+                source_id=source_id,
+                request=request,
+                lost=lost,
+                visit=visit,
+                held=stack.pop_all(),
+            )
         self._waits = None
         stream.visit(visit)
 
@@ -277,6 +310,8 @@ class Resends:
         """Return the table as the log's base has it; None if the base may lack its changes."""
         if relation is None or request.comes_with_copy or isinstance(self._base, NoBase):
             return None
+        if relation.awaits_reload:
+            return None  # the base has the rows before ALTER TABLE
         log_access.flush()
         log_access.close_segment()
         until_s = self._clock.monotonic_s() + BASE_WAIT_S
@@ -304,7 +339,8 @@ class Resends:
         session = stack.enter_context(closing(self._reader.opens()))
         # ALTER TABLE may wait for our lock, and a query waits for ALTER TABLE, also in a snapshot.
         session.execute(LOCK_WAIT)
-        _check_snapshots(session, request.table)
+        may_copy = not self._reader.shapes.awaits_reload(source_id)
+        _check_snapshots(session, request.table, may_copy=may_copy)
         with closing(self._reader.opens()) as locking:
             _lock(locking, table)
             position = self._drain(locking, table)
@@ -342,13 +378,16 @@ class Resends:
 
     def _runs_of_source(self, source_id: int, session: Session, start: FlushPoint) -> Iterator[Run]:
         writing = _Transaction(start, time_us=self._clock.now_us())
+        shapes = self._reader.shapes
         try:
             layout, name = self._layout(source_id, start)
+            relation = shapes.begin_reload(source_id, layout.relation, since=start.position + 1)
+            layout = replace(layout, relation=relation)
             writing.begin(layout.relation)
             for batch in self._batches(session, name, layout):
                 made = make_columns(batch, layout.columns)
                 if made.as_text:
-                    layout = self._reader.shapes.widen(source_id, layout, made.as_text)
+                    layout = shapes.widen(source_id, layout, made.as_text)
                 faults.point("sqlserver.resend.rows")
                 yield writing.inserts(layout.relation, made.arrays, batch.num_rows)
         except PenstockError as error:
@@ -383,6 +422,7 @@ class Resends:
 
     def _fail(self, writing: _Transaction, error: PenstockError, source_id: int) -> None:
         """Note why a table was not read. Raises ConnectionLost if some of its rows were given."""
+        self._reader.shapes.end_reload(source_id, is_durable=False)
         if error.fields.get("errno") in _ALTERED:
             known = self._reader.book.tables[source_id]
             relation = self._reader.shapes.relations.get(source_id)
@@ -465,8 +505,11 @@ class _Transaction:
         )
 
 
-def _check_snapshots(session: Session, table: TableName) -> None:
-    """Raise ResendRefused if the session cannot read a snapshot that the lock precedes."""
+def _check_snapshots(session: Session, table: TableName, *, may_copy: bool) -> None:
+    """Raise ResendRefused if the session cannot read a snapshot that the lock precedes.
+
+    may_copy: copying the rows to the target would do.
+    """
     (row,) = session.execute(UPDATEABILITY)
     if str(row[0]) == READ_ONLY:
         raise ResendRefused(
@@ -481,8 +524,8 @@ def _check_snapshots(session: Session, table: TableName) -> None:
         raise ResendRefused(
             f"rows of {table} cannot be put into the log again: the database does not allow "
             "snapshots, so that they cannot be read at one moment",
-            hint=f"Run at the source: ALTER DATABASE [{name}] SET ALLOW_SNAPSHOT_ISOLATION ON; "
-            f"or copy the rows to the target: penstock table resync FILE {table}",
+            hint=f"Run at the source: ALTER DATABASE [{name}] SET ALLOW_SNAPSHOT_ISOLATION ON"
+            + (f"; or copy the rows: penstock table resync FILE {table}" if may_copy else ""),
             table=str(table),
         )
 

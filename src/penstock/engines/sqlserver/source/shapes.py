@@ -6,7 +6,8 @@ keys those of the table's definition. A column that was once kept as text stays 
 
 Change tables do not have the values that ALTER TABLE gives to existing rows, neither a default nor
 a converted value. So columns that were added or got another type are noted as lost, until their
-table's rows were read again (`resends.py`).
+table's rows were read again (`resends.py`). A table without a key awaits that: its rows are found
+by all of their values, which the target does not have before.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from penstock.engines.sqlserver.source.change_rows import Layout
 from penstock.engines.sqlserver.source.instances import CapturedColumn, KnownTable
 from penstock.engines.sqlserver.target.type_rules import holds
 from penstock.model import Column, ColumnDefinition, Identity, Relation, TableDefinition, UniqueKey
+
+_VALUES_LOST = "ALTER TABLE gave its rows values that are in no change table"
 
 
 class KnownRelations(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +50,7 @@ class Shapes:
         relations: By the table's object id.
         lost: Columns whose values in older rows the log lacks, by the table's object id.
         is_changed: Whether they have to be saved.
+        _reloading: Why tables awaited their rows, until the log is durable with them.
     """
 
     definitions: Callable[[], Sequence[TableDefinition]]
@@ -56,6 +60,7 @@ class Shapes:
     lost: dict[int, tuple[str, ...]] = field(default_factory=dict)
     is_changed: bool = False
     _known: dict[int, TableDefinition] = field(default_factory=dict)
+    _reloading: dict[int, str] = field(default_factory=dict)
 
     def load(self, state: KnownRelations | None) -> None:
         """Take over the relations of a state file."""
@@ -63,8 +68,37 @@ class Shapes:
         self.lost = dict(state.lost) if state is not None else {}
 
     def state(self) -> KnownRelations:
-        """Return what the state file has to remember."""
-        return KnownRelations(relations=dict(self.relations), lost=dict(self.lost))
+        """Return what the state file has to remember.
+
+        It is saved before the log is flushed, so a table awaits its rows until they are durable.
+        """
+        awaiting = {
+            source_id: replace(self.relations[source_id], awaits_reload=why)
+            for source_id, why in self._reloading.items()
+        }
+        return KnownRelations(relations=self.relations | awaiting, lost=dict(self.lost))
+
+    def awaits_reload(self, source_id: int) -> bool:
+        """Return whether the target leaves a table as it is until its rows are read again."""
+        relation = self.relations.get(source_id)
+        return relation is not None and bool(relation.awaits_reload)
+
+    def begin_reload(self, source_id: int, relation: Relation, *, since: int) -> Relation:
+        """Return the version in which all rows of a table follow. since: LSN of the rows."""
+        if relation.awaits_reload:
+            self._reloading[source_id] = relation.awaits_reload
+            version = relation.version + 1
+            relation = replace(relation, awaits_reload="", version=version, since=since)
+            self.relations[source_id] = relation
+            self.is_changed = True
+        return relation
+
+    def end_reload(self, source_id: int, *, is_durable: bool) -> None:
+        """Note that the log has the rows, or that the table awaits them still."""
+        why = self._reloading.pop(source_id, "")
+        if why and not is_durable:
+            self.relations[source_id] = replace(self.relations[source_id], awaits_reload=why)
+        self.is_changed |= bool(why)
 
     def forget_lost(self, source_id: int, columns: Collection[str]) -> None:
         """Note that the log has all values of these columns, or that the source has none."""
@@ -131,6 +165,8 @@ class Shapes:
 
     def _number_version(self, source_id: int, relation: Relation, since: int) -> Relation:
         last = self.relations.get(source_id)
+        if last is not None:
+            relation = replace(relation, awaits_reload=last.awaits_reload)
         if last is not None and last.same_shape(relation):
             return last
         if last is not None:
@@ -139,6 +175,8 @@ class Shapes:
                 lost.update(one.name for one in relation.columns)
             if lost:
                 self.lost[source_id] = tuple(sorted(lost))
+            if lost and not relation.key:
+                relation = replace(relation, awaits_reload=_VALUES_LOST)
         version = 1 if last is None else last.version + 1
         relation = replace(relation, version=version, since=since)
         self.relations[source_id] = relation
