@@ -177,17 +177,45 @@ def test_after_resend_with_changes_meanwhile_the_log_equals_the_source(shop: Sho
     assert view.rows == expected
 
 
-def test_rows_of_a_table_without_a_key_are_there_once(shop: Shop) -> None:
-    """A change that the rows have is not there a second time."""
+def test_rows_of_a_table_without_a_key_are_there_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change just before the lock is in the rows, and not a second time when it is captured."""
+    original = resends._lock
+
+    def lock_later(session: Any, table: Any) -> None:
+        shop.sql("INSERT INTO dbo.k VALUES (3, 3)")
+        original(session, table)
+
+    monkeypatch.setattr(resends, "_lock", lock_later)
     shop.sql(KEYLESS, ENABLE.format("k"))
     with shop.extracting() as extractor:
         shop.sql("INSERT INTO dbo.k VALUES (1, 1), (1, 1), (2, NULL)")
         until(lambda: extractor.progress.row_count == 3, WITHIN_S)
+        shop.sql("EXEC sim.[set] N'poll_s', N'3'")
         assert not shop.resend(1, "dbo.k").error
-        shop.sql("INSERT INTO dbo.k VALUES (3, 3)")
-        until(lambda: extractor.progress.row_count == 7, WITHIN_S)
+        shop.sql("EXEC sim.[set] N'poll_s', N'0.1'", "INSERT INTO dbo.k VALUES (4, 4)")
         shop.wait_for_all()
-    assert len(View("dbo.k").read(shop.directory).resent) == 3
+    resent = View("dbo.k").read(shop.directory).resent
+    found = [(gsn, row) for gsn, row in keyless_rows(shop.directory) if gsn >= min(resent)]
+    assert len(resent) == 4
+    assert sorted(row for _, row in found) == sorted(shop.sql("SELECT id FROM dbo.k"))
+
+
+def keyless_rows(directory: Path) -> list[tuple[int, tuple[Any, ...]]]:
+    """Return the inserts of table k: number in the log and id."""
+    with segments_of(directory) as segments:
+        return [
+            (int(gsn), (after["id"],))
+            for segment in segments
+            for found in segment.rows()
+            if found.relation.name == "k"
+            for gsn, after in zip(
+                found.batch.column("gsn").to_pylist(),
+                found.batch.column("after").to_pylist(),
+                strict=True,
+            )
+        ]
 
 
 def test_writers_wait_only_until_capture_has_read_the_log(
