@@ -65,12 +65,12 @@ class Network:
         self.source.cut()
         self.target.cut()
 
-    def wait_until_copied(self) -> None:
+    def wait_until_copied(self, deed: str) -> None:
         """Wait until the bank's current changes are in the copy."""
         number = self._last_transfer(self.pipeline.source_url)
         self.pipeline.until(
             lambda: self._last_transfer(self.pipeline.target_url) >= number,
-            f"transfer {number} in the copy",
+            f"transfer {number} in the copy after {deed}",
         )
 
     def _last_transfer(self, url: str) -> int:
@@ -115,7 +115,7 @@ def _pipeline_survives(
         pipeline.start()
         for deed in deeds:
             network.deeds[deed]()
-            network.wait_until_copied()
+            network.wait_until_copied(deed)
             pipeline.check_books()
         assert pipeline.extract.start_count == pipeline.load.start_count == 1
         assert source.cut_count + target.cut_count > 0
