@@ -401,10 +401,10 @@ UPDATE m SET [name] = CASE WHEN CAST(SUBSTRING(m.[wk$absent], 1, 1) AS int) & 2 
   JOIN [dbo].[t] AS t ON t.[id] = m.[wk$key1]
  WHERE m.[wk$absent] IS NOT NULL AND NOT (m.[wk$absent] IS NOT NULL AND m.[id] = m.[wk$key1])
 ;;
-UPDATE t SET [name] = CASE WHEN CAST(SUBSTRING(m.[wk$absent], 1, 1) AS int) & 2 = 2 THEN t.[name] ELSE m.[name] END, [n] = m.[n]
-  FROM [dbo].[t] AS t
-  JOIN [wirekite].[t_wkm] AS m ON t.[id] = m.[id]
- WHERE m.[wk$absent] IS NOT NULL AND m.[id] = m.[wk$key1]
+UPDATE t SET [name] = m.[name], [price] = m.[price], [weight_kg] = m.[weight_kg], [size_mm] = m.[size_mm], [readings] = m.[readings], [description] = CASE WHEN CAST(SUBSTRING(m.[wk$absent], 1, 1) AS int) & 64 = 64 THEN t.[description] ELSE m.[description] END, [picture] = m.[picture]
+  FROM [dbo].[product] AS t
+  JOIN [wirekite].[product_wkm] AS m ON t.[sku] = CAST(m.[sku] AS nvarchar(450)) COLLATE Latin1_General_100_BIN2 AND DATALENGTH(t.[sku]) = DATALENGTH(m.[sku])
+ WHERE m.[wk$absent] IS NOT NULL AND m.[sku] = m.[wk$key1] AND DATALENGTH(m.[sku]) = DATALENGTH(m.[wk$key1])
 ;;
 UPDATE t SET [v] = m.[v]
   FROM [dbo].[named] AS t

@@ -23,6 +23,7 @@ from penstock.control.run.extract_process import extract_options
 from penstock.engines.sqlserver.source import resends
 from penstock.extract.extractor import Extractor
 from penstock.host import faults
+from penstock.host.errors import StatementFailed
 from penstock.host.request_files import ResendRefused
 from penstock.model import Op
 from penstock.ports.source import extraction_of
@@ -334,6 +335,23 @@ def test_values_that_alter_table_gave_to_rows_are_sent(shop: Shop) -> None:
     assert View("dbo.u").read(shop.directory).reloads == 0
 
 
+def rows_of_k(directory: Path) -> list[tuple[str, bool]]:
+    """Return the rows of table k in order: the operation, and whether the table awaits its rows."""
+    with segments_of(directory) as segments:
+        rows = [
+            (int(gsn), Op(op).name, bool(found.relation.awaits_reload))
+            for segment in segments
+            for found in segment.rows()
+            if found.relation.name == "k"
+            for gsn, op in zip(
+                found.batch.column("gsn").to_pylist(),
+                found.batch.column("op").to_pylist(),
+                strict=True,
+            )
+        ]
+    return [(op, awaits) for _, op, awaits in sorted(rows)]
+
+
 @pytest.mark.promise
 @pytest.mark.parametrize("place", ["", "sqlserver.resend.rows"])
 def test_a_table_without_a_key_awaits_the_values_of_alter_table(shop: Shop, place: str) -> None:
@@ -351,23 +369,42 @@ def test_a_table_without_a_key_awaits_the_values_of_alter_table(shop: Shop, plac
         until(lambda: View("dbo.k").read(shop.directory).reloads, WITHIN_S)
         shop.sql("DELETE FROM dbo.k WHERE id = 2")
         shop.wait_for_all()
-    with segments_of(shop.directory) as segments:
-        rows = [
-            (int(gsn), Op(op).name, bool(found.relation.awaits_reload))
-            for segment in segments
-            for found in segment.rows()
-            if found.relation.name == "k"
-            for gsn, op in zip(
-                found.batch.column("gsn").to_pylist(),
-                found.batch.column("op").to_pylist(),
-                strict=True,
-            )
-        ]
-    told = [(op, awaits) for _, op, awaits in sorted(rows)]
+    told = rows_of_k(shop.directory)
     copied, changed = [("INSERT", False)] * 3, [("UPDATE", True)] * 2
     assert told == [*copied, *changed, *copied, ("DELETE", False)]
     view = View("dbo.k").read(shop.directory)
     assert (view.reloads, len(view.resent)) == (1, 3)
+
+
+def test_changes_after_a_failed_reading_are_awaited(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source's table was altered meanwhile: its rows come in a later shape, and no change may
+    be applied before, not even the next one.
+    """
+    original = resends.Resends._fail
+
+    def fail_once(*_: object) -> Iterator[Any]:
+        raise StatementFailed("it has no such column", hint="Nothing to do.", errno=207)
+
+    def change_then(self: resends.Resends, *more: Any) -> None:
+        original(self, *more)
+        monkeypatch.undo()
+        shop.sql("DELETE FROM dbo.k WHERE id = 1", "EXEC sys.sp_cdc_scan")
+
+    shop.sql(KEYLESS, ENABLE.format("k"))
+    monkeypatch.setattr(resends.Resends, "_batches", staticmethod(fail_once))
+    monkeypatch.setattr(resends.Resends, "_fail", change_then)
+    with shop.extracting():
+        shop.sql(
+            "INSERT INTO dbo.k VALUES (1, 1), (2, 2)",
+            "ALTER TABLE dbo.k ADD b int NOT NULL CONSTRAINT df DEFAULT 7",
+            INSTANCE.format("k", "k"),
+            "INSERT INTO dbo.k VALUES (3, 3, 3)",
+        )
+        until(lambda: rows_of_k(shop.directory)[3:], WITHIN_S)
+    assert rows_of_k(shop.directory)[2:] == [("INSERT", True), ("DELETE", True)]
+    assert View("dbo.k").read(shop.directory).reloads == 0
 
 
 def test_awaited_values_that_cannot_be_read_stop_the_extractor(shop: Shop) -> None:

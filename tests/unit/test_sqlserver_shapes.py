@@ -111,6 +111,9 @@ def test_a_table_without_a_key_awaits_its_rows_in_every_later_shape() -> None:
     """Also in shapes that lose nothing more."""
     shapes = altered_without_a_key()
     assert shapes.awaits_reload(ID)
+    same = shapes.layout(ID, TABLE, make_captured(SECOND), since=3)
+    assert same is not None
+    assert same.relation.version == 2
     again = shapes.layout(ID, TABLE, make_captured(SECOND[1:]), since=3)
     assert again is not None
     assert again.relation.version == 3
