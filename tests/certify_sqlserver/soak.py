@@ -21,6 +21,7 @@ from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import penstock, write_pipeline
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.running import processes
+from penstock.control.run.supervisor import HEALTHY_AFTER_S
 from penstock.engines.sqlserver.connect import Connection, connect
 from penstock.engines.sqlserver.source.instances import enable_text
 
@@ -29,7 +30,9 @@ TABLES = {
     "soak_bag": "a int, v varchar(40)",
 }
 COLUMNS = {"soak_item": "id, n, name, body", "soak_bag": "a, v"}
-KILL_EVERY_S = 20.0
+# Extract and load are killed by turns. penstock stops when a process is killed repeatedly before it
+# was healthy, so each lives for longer than that.
+KILL_EVERY_S = 0.6 * HEALTHY_AFTER_S
 EQUAL_WITHIN_S = 300.0
 KEYS = 2000
 
@@ -144,8 +147,8 @@ def _soak(
             writer.write()
             if time.monotonic() > kill_at:
                 result.kills += kill_one(path, result.kills)
-                kill_at += min(KILL_EVERY_S, seconds / 3)
                 run.until(is_equal, "rows are equal after a kill", EQUAL_WITHIN_S)
+                kill_at = time.monotonic() + min(KILL_EVERY_S, seconds / 3)
                 say(f"soak: {result.kills} kills, {writer.count} transactions, rows are equal")
         run.until(is_equal, "rows are equal in the end", EQUAL_WITHIN_S)
         ran = penstock("verify", path, "--json", timeout_s=EQUAL_WITHIN_S)
