@@ -1,10 +1,10 @@
 """Build what a release has, into `dist`: an sdist, wheels with the compiled kernels, a pure wheel.
 
-The compiler is the one in the PyPI package `ziglang`. It has the headers of old C libraries for both
-architectures, so wheels run wherever glibc is at least 2.17 (manylinux2014), and no container is
-needed. A wheel is made for each Python from 3.11 on that this machine has with its headers, and for
-each architecture; `auditwheel` then checks which symbols the kernels really need. All wheels are built
-from the sdist, which shows that it is complete.
+The compiler is the one in the PyPI package `ziglang`. It has the headers of old C libraries for
+both architectures, so wheels run wherever glibc is at least 2.17 (manylinux2014), and no container
+is needed. A wheel is made for each Python from 3.11 on that this machine has with its headers, and
+for each architecture; `auditwheel` then checks which symbols the kernels really need. All wheels
+are built from the sdist, which shows that it is complete.
 
 `python .ci/dist.py [--arch x86_64] [--python python3.12] [--output dist]`
 """
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     shutil.rmtree(options.output, ignore_errors=True)
     options.output.mkdir(parents=True)
     tools = make_environment(WORK / "tools", sys.executable, "requirements-dist.lock")
-    sdist = build_sdist(tools, options.output)
+    sdist = build_sdist(options.output)
     show(sdist)
     source = unpack(sdist, WORK / "source")
     show(build_pure(make_builder(pythons[0]), source, options.output))
@@ -80,13 +80,13 @@ def pyenv_folders(minor: int) -> list[Path]:
 
 def has_headers(python: Path) -> bool:
     """Return whether the interpreter runs and has Python.h."""
-    code = "import sysconfig, pathlib; print(pathlib.Path(sysconfig.get_path('include'), 'Python.h').is_file())"
+    code = "import sysconfig; print(sysconfig.get_path('include'))"
     asked = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    return asked.returncode == 0 and asked.stdout.strip() == "True"
+    return asked.returncode == 0 and Path(asked.stdout.strip(), "Python.h").is_file()
 
 
 def make_environment(folder: Path, python: str, lock: str) -> Path:
-    """Make an environment with what a lock names, if it is not there yet; return its interpreter."""
+    """Make an environment with what a lock names, if it is missing; return its interpreter."""
     inside = folder / "bin" / "python"
     mark = folder / lock
     wanted = (ROOT / lock).read_text()
@@ -103,15 +103,15 @@ def make_builder(python: str) -> Path:
     return make_environment(WORK / Path(python).name, python, "requirements-build.lock")
 
 
-def build_sdist(tools: Path, output: Path) -> Path:
+def build_sdist(output: Path) -> Path:
     """Build the sdist from a copy of what git has, so that nothing else gets into it."""
     copy = WORK / "checkout"
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir(parents=True)
-    archive = subprocess.run(
-        ["git", "archive", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE
-    )
-    subprocess.run(["tar", "-x"], cwd=copy, check=True, input=archive.stdout)
+    packed = WORK / "checkout.tar"
+    run(["git", "archive", "--output", packed, "HEAD"], ROOT, {})
+    with tarfile.open(packed) as archive:
+        archive.extractall(copy, filter="data")
     builder = make_builder(sys.executable)
     run([builder, "setup.py", "--quiet", "sdist", "--dist-dir", output.resolve()], copy, {})
     return next(output.glob("*.tar.gz"))
