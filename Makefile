@@ -25,7 +25,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup system demo test next-draw test-failed test-all test-times check check-static check-test-types check-tests test-servers test-faults soak certify-sqlserver mutants fuzz bench docs screenshots changelog drawings error-page type-page lock clean
+.PHONY: help setup system demo test next-draw test-failed test-all test-times check check-static check-test-types check-tests test-servers test-faults soak certify-sqlserver mutants fuzz bench docs dist screenshots changelog drawings error-page type-page lock clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -123,6 +123,9 @@ bench: setup ## all benchmarks: JSON lines and a table
 docs: $(VENV)/.dev ## the documentation as HTML, into build/docs
 	$(BIN)/sphinx-build --quiet --fail-on-warning -b html docs build/docs
 
+dist: $(VENV)/.dev ## sdist and wheels of a release into dist/, x86-64 and aarch64, for each Python that is found: some ten minutes
+	@$(BIN)/python .ci/dist.py
+
 screenshots: setup ## the pictures of docs/web.md, from a real pipeline in a real browser
 	$(BIN)/python tests/shoot_web.py
 
@@ -142,4 +145,4 @@ lock: ## write the locks again (needs a .venv with pip-tools)
 	bash .ci/lock
 
 clean: ## remove what building and testing leave behind, but not .venv
-	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

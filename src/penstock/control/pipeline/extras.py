@@ -1,7 +1,7 @@
 """Extras: packages that only some pipelines need, and the extras that a pipeline file uses.
 
 This is the one table of them: engines name theirs in their descriptors, features have theirs here.
-A test compares it with `pyproject.toml` and docs/configuration.md.
+A test compares it with `pyproject.toml` and docs/installing.md.
 """
 
 from __future__ import annotations
