@@ -95,6 +95,8 @@ def drop_deferred_keys(url: str, table: DeferredTable) -> None:
 
     A key that another table's foreign key needs stays: then rows may be refused.
     """
+    if not table.keys:  # always so in a lake, which has no keys
+        return
     for note in part(url, DEFERRED_KEYS_PART).drop_deferred_keys(url, table):
         logger.warning("deferred keys", note=note)
 
@@ -145,7 +147,9 @@ class DeferredKeyFlow:
         for table in tables:
             logger.info("unique keys are made", table=str(table.target), count=len(table.keys))
             faults.point("load.keys.before")
-            notes = part(self._url, DEFERRED_KEYS_PART).add_deferred_keys(self._url, table)
+            notes: list[str] = []
+            if table.keys:
+                notes += part(self._url, DEFERRED_KEYS_PART).add_deferred_keys(self._url, table)
             if table.with_foreign_keys:
                 assert self._add_foreign_keys is not None, "a copy of single tables gives them"
                 notes += self._add_foreign_keys(table.source)
