@@ -101,7 +101,7 @@ def test_each_python_runs_its_wheel(files: Path, tmp_path: Path, python: str) ->
 
 
 def test_the_pure_wheel_runs_everywhere(files: Path, tmp_path: Path) -> None:
-    """Its decoders are the plain ones."""
+    """Without compiled parts, its decoders are the plain ones."""
     (pure,) = files.glob("*-none-any.whl")
     programs = install(tmp_path / "bare", PYTHONS[-1], pure)
     assert run(programs / "python", "-c", COMPILED).strip() == "False"

@@ -142,7 +142,7 @@ def test_a_table_whose_rows_did_not_come_awaits_them_still() -> None:
 
 
 def test_a_table_with_a_key_awaits_nothing() -> None:
-    """Its changes are found by the key."""
+    """Changes are found by the key."""
     now = [FIRST]
     shapes = Shapes(lambda: [definition(now[-1])])
     assert shapes.layout(ID, TABLE, make_captured(FIRST), since=1) is not None
