@@ -6,10 +6,11 @@ table of types covers (`test_types_across.py`).
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,12 @@ from penstock.control.pipeline.servers import server_pair, source_tables
 from penstock.control.verify.compare import TablePair, TableResult, compare_tables, hasher_for
 from penstock.model import PenstockError
 from penstock.ports.config import Config
+from penstock.ports.lent_sessions import LentSessions
 from penstock.ports.target import target_name
 from penstock.ports.verify import (
     Hasher,
     Part,
+    ReadCancelled,
     TableChangedMeanwhile,
     TableGone,
     VerifyReader,
@@ -265,6 +268,46 @@ def test_cancel_ends_queries(side: OneSide) -> None:
         reader.cancel()
         with pytest.raises(PenstockError):
             waiting.result()
+        assert not side.place.is_running("/* slow */")
+
+
+def test_cancel_refuses_later_queries(side: OneSide) -> None:
+    """A query that waits for a thread when the others are cancelled does not run."""
+    side.place.run(KEYED)
+    with side.open() as reader:
+        reader.cancel()
+        with pytest.raises(ReadCancelled):
+            reader.fetch(f"select id from {name_in(side.place, 't')}", "reading")
+
+
+def test_cancel_before_the_query_is_not_lost(
+    side: OneSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query ends whose session was taken before the cancel, and which reaches the server later.
+
+    Servers forget a cancel while no query runs.
+    """
+    fill_slow(side)
+    lend, lent, begins = LentSessions.lend, threading.Event(), threading.Event()
+
+    @contextmanager
+    def lend_and_wait(self: LentSessions[Any]) -> Iterator[Any]:
+        with lend(self) as session:
+            lent.set()
+            assert begins.wait(STARTED_TIMEOUT_S)
+            yield session
+
+    monkeypatch.setattr(LentSessions, "lend", lend_and_wait)
+    with side.open() as reader, ThreadPoolExecutor(1) as other:
+        query = SLOW.format(name_in(side.place, "t"))
+        waiting = reader.executor.submit(reader.fetch, query, "waiting")
+        assert lent.wait(STARTED_TIMEOUT_S)
+        cancelling = other.submit(reader.cancel)
+        time.sleep(0.5)  # the server gets the first request before the query
+        begins.set()
+        with pytest.raises(PenstockError):
+            waiting.result(STARTED_TIMEOUT_S)
+        cancelling.result(STARTED_TIMEOUT_S)
         assert not side.place.is_running("/* slow */")
 
 

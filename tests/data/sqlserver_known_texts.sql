@@ -63,6 +63,8 @@ CREATE UNIQUE INDEX [u] ON [dbo].[t] ([n]) WHERE n IS NOT NULL
 ;;
 DECLARE @outcome int; EXEC @outcome = sp_getapplock @Resource = @P1, @LockMode = 'Shared', @LockOwner = 'Session', @LockTimeout = 0; SELECT @outcome AS outcome
 ;;
+DELETE FROM [dbo].[parent] WHERE ([id] = 1) OR ([id] = 3)
+;;
 DELETE FROM [dbo].[t];
 ;;
 DELETE t
@@ -487,8 +489,6 @@ create table wirekite.wirekite_table (
         columns       nvarchar(max) COLLATE Latin1_General_100_BIN2 null,
         primary key (source_schema, source_name)
     )
-;;
-delete from wirekite.wirekite_progress where operation = 'DL' and table_name = @P1
 ;;
 insert into wirekite.wirekite_action values ('RUN')
 ;;

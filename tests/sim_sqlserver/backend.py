@@ -44,6 +44,18 @@ class Backend:
         """Close the connection."""
         self._connection.close()
 
+    def cancel(self) -> None:
+        """Cancel the running statement, if there is one, and wait for its end.
+
+        PostgreSQL forgets a request that arrives before the statement, so it is repeated.
+        """
+        while self._pg.transaction_status == pq.TransactionStatus.ACTIVE:
+            self._connection.cancel_safe()
+            while self._pg.is_busy() and select.select([self._pg.socket], [], [], 0.1)[0]:
+                self._pg.consume_input()
+            if not self._pg.is_busy():
+                self._pg.get_result()
+
     @property
     def has_failed(self) -> bool:
         """Return whether an error has ended the transaction that PostgreSQL is in."""
@@ -73,9 +85,22 @@ class Backend:
 
     def prepare(self, statement: str) -> Any:
         """Prepare a statement; return the description of its result."""
-        self._check(self._pg.prepare(b"", statement.encode()))
+        self._pg.send_prepare(b"", statement.encode())
+        self._check(self._last_result())
         self._prepared = statement
-        return self._pg.describe_prepared(b"")
+        # libpq's own describe_prepared waits for a table's lock while it has the GIL, and the
+        # session that has the lock would never end.
+        self._pg.send_describe_prepared(b"")
+        return self._last_result()
+
+    def _last_result(self) -> Any:
+        last = None
+        while True:
+            self._wait()
+            result = self._pg.get_result()
+            if result is None:
+                return last
+            last = result
 
     def stream(self, statement: str) -> Iterator[Any]:
         """Run a statement; yield its results of libpq, rows in chunks and in binary format."""

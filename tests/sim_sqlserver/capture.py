@@ -96,9 +96,9 @@ class Capture:
                     self._poll_s = float(self._setting("poll_s", str(POLL_S)))
                     if self._setting("agent", "1") == "1" and self._setting("capture", "1") == "1":
                         self.scan()
-            except (psycopg.OperationalError, psycopg.errors.AdminShutdown):
-                return  # the database is gone, or its server
             except psycopg.Error as error:
+                if self._connection is None or self._connection.closed:
+                    return  # the database is gone, or its server
                 self._note_failure(error)
 
     def _note_failure(self, error: psycopg.Error) -> None:

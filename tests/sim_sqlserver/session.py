@@ -138,8 +138,9 @@ class Session:
         )
 
     def close(self) -> None:
-        """End the session; an open transaction is rolled back."""
+        """End the session; a running statement is cancelled, an open transaction rolled back."""
         try:
+            self.backend.cancel()
             if self.backend.is_in_transaction:
                 self.backend.run("rollback")
             self.backend.run("delete from sim.sessions where pid = pg_backend_pid()")

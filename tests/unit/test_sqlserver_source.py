@@ -27,7 +27,7 @@ from penstock.engines.sqlserver.errors import (
     UpdateTorn,
 )
 from penstock.engines.sqlserver.source import statements
-from penstock.engines.sqlserver.source.caught_up import CaughtUp
+from penstock.engines.sqlserver.source.caught_up import LOCKED_S, CaughtUp, wait_captured
 from penstock.host.errors import StatementInterrupted, safe_to_retry
 from penstock.model import MarkerKind
 
@@ -827,8 +827,9 @@ class Hand:
         return int(self.now_s * 1e6)
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let time pass, but not for ever."""
         self.now_s += seconds
+        assert self.now_s < 5000, "the wait has no end"
 
 
 def scan(session: int, started_s: int, *, count: int = 0, empty: int = 0) -> tuple[Any, ...]:
@@ -913,3 +914,31 @@ def test_s5_without_scans_a_time_has_to_pass(is_refused: bool) -> None:
     assert not stream.has_given(end)
     clock.now_s += 2
     assert stream.has_given(end)
+
+
+def test_s6_writers_do_not_wait_for_capture_for_ever() -> None:
+    """A capture job that does not scan ends the wait with an error that says where to look."""
+    case = Case()
+    case.insert(1)
+    case.server.scans = [scan(7, 50)]
+    with pytest.raises(StatementInterrupted, match="while writers of t waited") as raised:
+        wait_captured(case.server.open(), clock=Hand(), limit_s=LOCKED_S, who_waits="writers of t")
+    assert "penstock doctor" in raised.value.hint
+
+
+def test_s6_everything_is_captured_after_the_wait() -> None:
+    """The newest commit is returned, which may have been captured during the wait."""
+    case = Case()
+    case.insert(1)
+    case.server.scans = [scan(7, 50)]
+    later: list[list[Seen]] = []
+
+    def capture(sql: str) -> None:
+        if sql == statements.LAST_SCAN and not later and case.server.scans[0][0] == 7:
+            case.server.scans = [scan(8, 101)]
+            later.append(case.insert(2))
+
+    session = case.server.open()
+    case.server.before = capture
+    assert wait_captured(session, clock=Hand()) == case.server.commits[-1][0]
+    assert later

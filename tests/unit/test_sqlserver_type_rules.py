@@ -30,6 +30,7 @@ from penstock.codec.types import (
     target_names,
 )
 from penstock.codec.types.prepare import ValueRefused
+from penstock.control.doctor.plan import ColumnPlan, Plan, PlannedTable
 from penstock.engines.sqlserver.target.layout import MergeLayout
 from penstock.model import Column, ColumnDefinition, Relation, TableDefinition, TableName
 from penstock.ports.target import ShapeNotApplicable
@@ -390,3 +391,37 @@ def test_values_of_decimals() -> None:
         Decimal("1.50"),
         None,
     ]
+
+
+# --- types that are carried, and those that are refused -------------------------------------------
+
+CARRIED = (
+    "hierarchyid", "geometry", "geography", "sql_variant", "xml", "image", "text", "ntext", "json",
+    "rowversion", "timestamp",
+)  # fmt: skip
+TARGETS = (POSTGRES, MYSQL, SQLSERVER, Server(engine=Engine.DELTA, version=(4, 4, 0)))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda one: one.engine.value)
+@pytest.mark.parametrize("text", CARRIED)
+def test_rare_types_are_carried(text: str, target: Server) -> None:
+    """Every type before SQL Server 2025 has a place in every target."""
+    found = map_column(column(text, neutral_type(text)), SQLSERVER, target)
+    assert not found.refused
+    assert found.target_type
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda one: one.engine.value)
+@pytest.mark.parametrize("text", ["vector(3)", "Point"])
+def test_a_type_without_a_place_is_refused_by_its_name(text: str, target: Server) -> None:
+    """The plan names table, column and type: a vector, or a type of an assembly."""
+    found = map_column(column(text, neutral_type(text)), SQLSERVER, target)
+    assert found.refused == f"penstock does not know the type {text}"
+    planned = PlannedTable(
+        source=TableName("dbo", "t"),
+        target=TableName("public", "t"),
+        columns=(ColumnPlan(name="v", target="v", mapping=found),),
+    )
+    plan = Plan(source=SQLSERVER, target=target, tables=(planned,))
+    assert plan.refusals == [f"dbo.t.v {text}: {found.refused}"]
+    assert not plan.may_run

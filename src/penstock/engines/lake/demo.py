@@ -53,9 +53,9 @@ class LibraryVerifyReader(LakeVerifyReader):
 
     def _rows(self, asked: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         for schema, name, _ in asked["parts"]:
+            self._check()
             for rows in self._tables[TableName(schema, name)].to_batches():
-                if self._is_cancelled:
-                    return
+                self._check()
                 yield rows
 
 

@@ -42,6 +42,7 @@ from penstock.ports.verify import (
     SourcePoint,
     Verifier,
     VerifyReader,
+    read_cancelled,
     table_gone,
 )
 
@@ -109,13 +110,13 @@ class LakeVerifyReader(VerifyReader):
     def _rows(self, asked: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         names = {cell[0] for cell in (*asked["key"], *asked["row"])}
         for schema, name, where in asked["parts"]:
+            self._check()
             snapshot = self._snapshots[TableName(schema, name)]
             columns: list[LakeColumn] = [one for one in snapshot.columns if one.name in names]
             first, last = map(int, where.split())
             for file in snapshot.files[first:last]:
                 for rows in read_rows(file, columns, self._storage):
-                    if self._is_cancelled:
-                        return
+                    self._check()
                     yield rows
 
     def row_reader(self) -> AbstractContextManager[BulkReader]:
@@ -124,6 +125,11 @@ class LakeVerifyReader(VerifyReader):
 
     def cancel(self) -> None:
         self._is_cancelled = True
+
+    def _check(self) -> None:
+        """Raise ReadCancelled after a cancel."""
+        if self._is_cancelled:
+            raise read_cancelled()
 
 
 def _refuse() -> NoReturn:

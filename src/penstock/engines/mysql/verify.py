@@ -7,7 +7,6 @@ The sessions are in transactions with consistent snapshots: at the source the se
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -39,6 +38,7 @@ from penstock.model import TableDefinition, TableName
 from penstock.model.patterns import Selection
 from penstock.ports.bulk import rows_per_chunk
 from penstock.ports.config import Config
+from penstock.ports.lent_sessions import LentSessions
 from penstock.ports.verify import (
     APPLICATION_NAME,
     ARRAY_ROWS,
@@ -173,12 +173,9 @@ class MySQLVerifyReader(VerifyReader):
             raise ValueError(f"at least two sessions are needed, not {len(sessions)}")
         self._url = url
         self._part_bytes = part_bytes
-        self._lead, *self._readers = sessions
-        self._free: queue.SimpleQueue[Connection] = queue.SimpleQueue()
-        for session in self._readers:
-            self._free.put(session)
-        self._busy: set[int] = set()
-        self.executor = ThreadPoolExecutor(len(self._readers), thread_name_prefix="verify-read")
+        self._lead, *readers = sessions
+        self._sessions = LentSessions(readers)
+        self.executor = ThreadPoolExecutor(len(readers), thread_name_prefix="verify-read")
         self.dialect: Dialect = checksum
 
     def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
@@ -248,21 +245,10 @@ class MySQLVerifyReader(VerifyReader):
                 hint="Run `penstock verify` again.",
             ) from error
 
-    @contextmanager
-    def _session(self) -> Iterator[Connection]:
-        """Lend a session for one query; wait until one is free."""
-        connection = self._free.get()
-        self._busy.add(connection.thread_id())
-        try:
-            yield connection
-        finally:
-            self._busy.discard(connection.thread_id())
-            self._free.put(connection)
-
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
         with (
             self._convert_redefinition(f"a table ({doing})"),
-            self._session() as connection,
+            self._sessions.lend() as connection,
             server_errors(doing),
             connection.cursor() as cursor,
         ):
@@ -270,7 +256,7 @@ class MySQLVerifyReader(VerifyReader):
             return list(cursor.fetchall())
 
     def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
-        with self._session() as connection, server_errors(doing):
+        with self._sessions.lend() as connection, server_errors(doing):
             cursor = connection.cursor(SSCursor)
             try:
                 cursor.execute(query)
@@ -291,10 +277,13 @@ class MySQLVerifyReader(VerifyReader):
             yield MySQLBulkReader(session)
 
     def cancel(self) -> None:
+        """End the queries that run now or are about to begin."""
+        if not self._sessions.refuse():
+            return
         with closing(connect(self._url, application_name=APPLICATION_NAME)) as control:
-            for thread in tuple(self._busy):
+            for session in self._sessions.iterate_lent():
                 with suppress(StatementFailed):  # it has just ended
-                    run(control, f"kill query {thread}", doing="ending a query")
+                    run(control, f"kill query {session.thread_id()}", doing="ending a query")
 
     def __enter__(self) -> Self:
         """Return itself; the exit ends running reads."""

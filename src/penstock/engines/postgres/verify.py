@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import queue
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +35,7 @@ from penstock.host.errors import ConnectionLost
 from penstock.model import TableDefinition, TableName
 from penstock.model.words import count_words
 from penstock.ports.config import Config
+from penstock.ports.lent_sessions import LentSessions
 from penstock.ports.verify import (
     APPLICATION_NAME,
     ARRAY_ROWS,
@@ -258,16 +258,15 @@ class PostgresVerifyReader(VerifyReader):
         if sessions < 1:
             raise ValueError(f"at least one session is needed, not {sessions}")
         self._part_bytes = part_bytes
-        self._free: queue.SimpleQueue[psycopg.Connection] = queue.SimpleQueue()
         with ExitStack() as opened:
             self.lead = self._open(url, snapshot_id, opened)
             with server_errors("exporting a snapshot"):
                 row = self.lead.execute("select pg_export_snapshot()").fetchone()
             assert row is not None
             self.snapshot_id = str(row[0])
-            self._sessions = [self._open(url, self.snapshot_id, opened) for _ in range(sessions)]
-            for session in self._sessions:
-                self._free.put(session)
+            self._sessions = LentSessions(
+                [self._open(url, self.snapshot_id, opened) for _ in range(sessions)]
+            )
             self._opened = opened.pop_all()
         self.executor = ThreadPoolExecutor(sessions, thread_name_prefix="verify-read")
         self.dialect: Dialect = checksum
@@ -289,26 +288,18 @@ class PostgresVerifyReader(VerifyReader):
         return connection
 
     def cancel(self) -> None:
-        """End the queries that run now."""
-        for session in self._sessions:
+        """End the queries that run now or are about to begin."""
+        self._sessions.refuse()
+        for session in self._sessions.iterate_lent():
             if session.info.transaction_status is TransactionStatus.ACTIVE:
                 session.cancel_safe(timeout=CANCEL_TIMEOUT_S)
 
-    @contextmanager
-    def _session(self) -> Iterator[psycopg.Connection]:
-        """Provide a session for one query; wait until one is free."""
-        connection = self._free.get()
-        try:
-            yield connection
-        finally:
-            self._free.put(connection)
-
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
-        with self._session() as connection, server_errors(doing):
+        with self._sessions.lend() as connection, server_errors(doing):
             return connection.execute(query).fetchall()
 
     def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
-        with self._session() as connection:
+        with self._sessions.lend() as connection:
             yield from read_hashes(connection, query, doing)
 
     def hashers(self) -> Mapping[Hasher, str]:

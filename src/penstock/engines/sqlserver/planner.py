@@ -28,7 +28,7 @@ from penstock.engines.sqlserver.reading.bulk_reader import LOCKED, has_snapshots
 from penstock.engines.sqlserver.reading.catalog import captured_tables
 from penstock.engines.sqlserver.reading.chunks import KeyChunk, plan_chunks
 from penstock.engines.sqlserver.source.beginning import present_place
-from penstock.engines.sqlserver.source.caught_up import CaughtUp
+from penstock.engines.sqlserver.source.caught_up import wait_captured
 from penstock.engines.sqlserver.source.reader import read_newest
 from penstock.engines.sqlserver.source.statements import READ_ONLY, UPDATEABILITY
 from penstock.host.clock import REAL_CLOCK, Clock
@@ -41,7 +41,6 @@ from penstock.ports.config import Config
 logger = structlog.get_logger(__name__)
 CHUNKS_PER_SESSION = 4
 CHUNK_BYTES_MIN = 4 * 2**20
-POLL_S = 0.5
 
 
 class SQLServerPlanner(Planning):
@@ -96,7 +95,7 @@ class SQLServerPlanner(Planning):
                 )
             self._lock(keyless, f"{LOCKED}{name}")
             # The next one: changes of the newest captured commit are in the rows.
-            position = SqlServerLsn(self._wait_captured(session) + 1)
+            position = SqlServerLsn(wait_captured(session, clock=self._clock) + 1)
         return Point(
             position=position, snapshot_id=f"{LOCKED}{name}", snapshot_text=f"{how}/{name}"
         )
@@ -131,16 +130,6 @@ class SQLServerPlanner(Planning):
             self._holder.close()  # the server rolls back, which ends the locks
         self._holder, self._held = None, frozenset()
 
-    def _wait_captured(self, session: Connection) -> int:
-        """Wait until everything committed so far is captured; return the newest commit."""
-        caught_up = CaughtUp(clock=self._clock)
-        caught_up.begin(session)
-        while True:
-            newest = read_newest(session).position
-            if caught_up.is_reached(session, newest):
-                return read_newest(session).position
-            self._clock.sleep(POLL_S)
-
     def release(self) -> Position | None:
         """Release the locks, and return the position up to which changes have to be applied.
 
@@ -150,7 +139,7 @@ class SQLServerPlanner(Planning):
         if not self._follows:
             return None
         with closing(connect(self._url)) as session:
-            return SqlServerLsn(self._wait_captured(session) + 1)
+            return SqlServerLsn(wait_captured(session, clock=self._clock) + 1)
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
         with closing(connect(self._url)) as session:

@@ -8,7 +8,7 @@ then its newest commit is the position. Not here: images and checksums (`checksu
 from __future__ import annotations
 
 import json
-import queue
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -31,13 +31,13 @@ from penstock.engines.sqlserver.reading.bulk_reader import (
 )
 from penstock.engines.sqlserver.reading.catalog import read_definitions, read_tables
 from penstock.engines.sqlserver.reading.chunks import plan_chunks
-from penstock.engines.sqlserver.source.caught_up import CaughtUp
-from penstock.engines.sqlserver.source.reader import read_commits, read_newest
-from penstock.host.clock import REAL_CLOCK
+from penstock.engines.sqlserver.source.caught_up import LOCKED_S, wait_captured
+from penstock.engines.sqlserver.source.reader import read_commits
 from penstock.host.errors import PrivilegeMissing, StatementFailed, StatementInterrupted
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import rows_per_chunk
 from penstock.ports.config import Config
+from penstock.ports.lent_sessions import LentSessions
 from penstock.ports.verify import (
     KEY_TEXT_LENGTH_MAX,
     PART_BYTES,
@@ -52,7 +52,6 @@ from penstock.ports.verify import (
     table_gone,
 )
 
-POLL_S = 0.2
 _ALTERED = 3961  # the table was redefined after the snapshot began: the server refuses to read it
 
 
@@ -67,21 +66,27 @@ class SQLServerVerifyReader(VerifyReader):
     """Sessions in snapshots of one moment. sessions: all but the first read rows."""
 
     def __init__(
-        self, url: str, sessions: Sequence[Connection], *, part_bytes: int = PART_BYTES
+        self,
+        control: Connection,
+        sessions: Sequence[Connection],
+        *,
+        part_bytes: int = PART_BYTES,
     ) -> None:
-        """Keep the sessions, which the caller closes. url: of the same server, to end queries."""
+        """Keep the connections, which the caller closes.
+
+        control: ends the other sessions. It is open from the beginning, because a server that is
+        busy may admit no further one.
+        """
         if len(sessions) < 2:
             raise ValueError(f"at least two sessions are needed, not {len(sessions)}")
-        self._url = url
+        self._control = control
+        self._controls = threading.Lock()
+        self._ended: set[int] = set()  # whose numbers the server may give to other clients
         self._lead, *readers = sessions
-        self._numbers = {id(one): int(one.execute(statements.SESSION)[0][0]) for one in sessions}
-        self._busy: set[int] = set()
+        self._numbers = {id(one): int(one.execute(statements.SESSION)[0][0]) for one in readers}
         self._part_bytes = part_bytes
-        self._free: queue.SimpleQueue[Connection] = queue.SimpleQueue()
-        for session in readers:
-            self._free.put(session)
+        self._sessions = LentSessions(readers)
         self._tables: dict[TableName, TableDefinition] = {}
-        self._is_cancelled = False
         self.executor = ThreadPoolExecutor(len(readers), thread_name_prefix="verify-read")
         dialect: ModuleType = checksum
         self.dialect = cast(Dialect, dialect)
@@ -159,22 +164,14 @@ class SQLServerVerifyReader(VerifyReader):
             renamed = [one.with_name(named[one.name.lower()]) for one in columns]
             with self._session() as session:
                 for batch in session.arrow(sql, rows=BATCH_ROWS):
-                    if self._is_cancelled:
-                        return
+                    self._sessions.check()
                     yield image_batch(batch, renamed, cells)
 
     @contextmanager
     def _session(self) -> Iterator[Connection]:
         """Lend a session for one query; wait until one is free."""
-        session = self._free.get()
-        number = self._numbers[id(session)]
-        self._busy.add(number)
-        try:
-            with _altered_is_typed():
-                yield session
-        finally:
-            self._busy.discard(number)
-            self._free.put(session)
+        with self._sessions.lend() as session, _altered_is_typed():
+            yield session
 
     @contextmanager
     def row_reader(self) -> Iterator[SQLServerReader]:
@@ -182,16 +179,17 @@ class SQLServerVerifyReader(VerifyReader):
         yield SQLServerReader(self._lead)
 
     def cancel(self) -> None:
-        """End running reads with their next rows, and their sessions if the account may do so."""
-        self._is_cancelled = True
-        busy = tuple(self._busy)
-        if not busy:
-            return
-        with closing(connect(self._url)) as control:
-            for number in busy:
-                # It has just ended, or the account lacks ALTER ANY CONNECTION.
+        """End running reads with their next rows, and their sessions if the account may do so.
+
+        A session whose query has not begun yet is ended, too: the query then fails.
+        """
+        lent = self._sessions.refuse()
+        with self._controls:
+            for number in {self._numbers[id(session)] for session in lent} - self._ended:
+                self._ended.add(number)
+                # It has ended already, or the account lacks ALTER ANY CONNECTION.
                 with suppress(StatementFailed, PrivilegeMissing):
-                    control.run(statements.end_session(number))
+                    self._control.run(statements.end_session(number))
 
 
 @contextmanager
@@ -241,7 +239,7 @@ class SQLServerVerifier(Verifier):
                 for name in sorted(names):
                     control.execute(statements.lock(name))
                 opened = _open_snapshots(stack, url, names[:1], count=sessions + 1)
-                position = _wait_captured(control)
+                position = wait_captured(control, limit_s=LOCKED_S, who_waits="writers")
             with _reader(url, opened, part_bytes) as reader:
                 yield reader, SourcePoint(position=position, text=str(SqlServerLsn(position)))
 
@@ -284,14 +282,15 @@ VERIFIER: Verifier = SQLServerVerifier()
 def _reader(
     url: str, opened: Sequence[Connection], part_bytes: int
 ) -> Iterator[SQLServerVerifyReader]:
-    reader = SQLServerVerifyReader(url, opened, part_bytes=part_bytes)
-    try:
-        yield reader
-    except BaseException:
-        reader.cancel()
-        raise
-    finally:
-        reader.executor.shutdown(wait=True, cancel_futures=True)
+    with closing(connect(url)) as control:
+        reader = SQLServerVerifyReader(control, opened, part_bytes=part_bytes)
+        try:
+            yield reader
+        except BaseException:
+            reader.cancel()
+            raise
+        finally:
+            reader.executor.shutdown(wait=True, cancel_futures=True)
 
 
 def _open_snapshots(
@@ -311,14 +310,3 @@ def _open_snapshots(
         for name in touched:
             session.execute(statements.touch(name))
     return opened
-
-
-def _wait_captured(session: Connection) -> int:
-    """Wait until everything committed so far is captured; return the newest commit."""
-    caught_up = CaughtUp()
-    caught_up.begin(session)
-    while True:
-        newest = read_newest(session).position
-        if caught_up.is_reached(session, newest):
-            return read_newest(session).position
-        REAL_CLOCK.sleep(POLL_S)

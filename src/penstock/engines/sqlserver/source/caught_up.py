@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 from typing import Any
 
 import structlog
@@ -18,10 +19,12 @@ import structlog
 from penstock.engines.sqlserver.source import statements
 from penstock.engines.sqlserver.source.reader import Session, read_newest
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.errors import PrivilegeMissing, StatementFailed
+from penstock.host.errors import PrivilegeMissing, StatementFailed, StatementInterrupted
 
 MARGIN_S = 15.0  # the capture job scans every 5 seconds by default, Azure's scheduler every 20
 MAXTRANS_DEFAULT = 500
+POLL_S = 0.1
+LOCKED_S = 60.0  # how long writers wait at most for a lock under which the log is drained
 SCANS_AFTER = 2  # of two empty scans that ended later, one began later
 
 logger = structlog.get_logger(__name__)
@@ -94,6 +97,28 @@ class CaughtUp:
         if not self._has_warned:
             self._has_warned = True
             logger.info("the server shows no scans of its log", waits_s=self.margin_s)
+
+
+def wait_captured(
+    session: Session, *, clock: Clock = REAL_CLOCK, limit_s: float = inf, who_waits: str = ""
+) -> int:
+    """Wait until everything committed so far is captured; return the newest commit.
+
+    limit_s: wait for so many seconds at most, because who_waits waits, too.
+    Raises StatementInterrupted after that.
+    """
+    caught_up = CaughtUp(clock=clock)
+    caught_up.begin(session)
+    until_s = clock.monotonic_s() + limit_s
+    while not caught_up.is_reached(session, read_newest(session).position):
+        if clock.monotonic_s() > until_s:
+            raise StatementInterrupted(
+                f"the capture job did not reach the end of the log in {limit_s:g} seconds, while "
+                f"{who_waits} waited",
+                hint="Run `penstock doctor`: it says whether the capture job runs.",
+            )
+        clock.sleep(POLL_S)
+    return read_newest(session).position
 
 
 def _rows(session: Session, sql: str) -> list[tuple[Any, ...]]:

@@ -32,10 +32,10 @@ from penstock.codec.sqlserver.columns import make_columns, select_expression
 from penstock.codec.sqlserver.types import parse_type
 from penstock.engines.sqlserver.connect import BEGIN, quote
 from penstock.engines.sqlserver.reading import statements
-from penstock.engines.sqlserver.source.caught_up import CaughtUp
+from penstock.engines.sqlserver.source.caught_up import LOCKED_S, CaughtUp, wait_captured
 from penstock.engines.sqlserver.source.change_rows import Layout
 from penstock.engines.sqlserver.source.instances import instances_of, lsn_bytes, lsn_text
-from penstock.engines.sqlserver.source.reader import ChangeReader, Session, read_newest
+from penstock.engines.sqlserver.source.reader import ChangeReader, Session
 from penstock.engines.sqlserver.source.statements import (
     INSTANCES,
     READ_ONLY,
@@ -72,8 +72,6 @@ from penstock.ports.source import BaseRows, LogAccess, NoBase, TableRows
 LOOK_INTERVAL_S = 0.5
 LOCKED_INTERVAL_S = 10.0  # between two attempts to lock a table
 LOCK_WAIT_MS = 5_000  # other writers wait behind this lock
-DRAIN_POLL_S = 0.1
-DRAIN_S = 60.0  # how long writers wait at most
 BASE_WAIT_S = 60.0
 ROWS_AT_ONCE = 16_384
 REASON = "it was asked for"
@@ -343,7 +341,9 @@ class Resends:
         _check_snapshots(session, request.table, may_copy=may_copy)
         with closing(self._reader.opens()) as locking:
             _lock(locking, table)
-            position = self._drain(locking, table)
+            position = wait_captured(
+                locking, clock=self._clock, limit_s=LOCKED_S, who_waits=f"writers of {table}"
+            )
             session.execute(statements.SNAPSHOT_ISOLATION)
             session.execute(BEGIN)
             session.execute(statements.touch(table))
@@ -356,23 +356,6 @@ class Resends:
             if one.source_id == source_id and one.table is not None:
                 return one.table
         return None
-
-    def _drain(self, session: Session, table: TableName) -> int:
-        """Wait, under the lock, until all commits so far are captured; return the newest one."""
-        caught_up = CaughtUp(clock=self._clock)
-        caught_up.begin(session)
-        until_s = self._clock.monotonic_s() + DRAIN_S
-        while True:
-            newest = read_newest(session).position
-            if caught_up.is_reached(session, newest):
-                return read_newest(session).position
-            if self._clock.monotonic_s() > until_s:
-                raise StatementInterrupted(
-                    f"the capture job did not reach the end of the log in {DRAIN_S:g} seconds, "
-                    f"while writers of {table} waited",
-                    hint="Nothing to do: the table is unlocked, and penstock tries again later.",
-                )
-            self._clock.sleep(DRAIN_POLL_S)
 
     # -- rows, called by the stream at the position ----------------------------------------------
 

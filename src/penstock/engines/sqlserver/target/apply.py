@@ -9,24 +9,20 @@ here: the order of a phase (`phase.py`), the statements (`merge.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import structlog
 
-from penstock.engines.sqlserver.connect import quote
-from penstock.engines.sqlserver.target.catalog import (
-    TargetForeignKey,
-    TargetTable,
-)
+from penstock.engines.sqlserver.target.catalog import TargetTable
 from penstock.engines.sqlserver.target.merge_tables import check_staged, drop_merge_tables
 from penstock.engines.sqlserver.target.nulls import allow_null
 from penstock.engines.sqlserver.target.phase import PhaseApply
 from penstock.engines.sqlserver.target.progress import SQLServerProgress, transaction
+from penstock.engines.sqlserver.target.quiet import deferred_foreign_keys, quiet_triggers
 from penstock.engines.sqlserver.target.refusals import NULL_REFUSED
 from penstock.engines.sqlserver.target.session import ApplySession, Knowledge
 from penstock.engines.sqlserver.target.translation import Translation
-from penstock.host.errors import PrivilegeMissing
 from penstock.model import PenstockError
 from penstock.ports.sql_target import SqlTarget
 from penstock.ports.target import (
@@ -34,7 +30,6 @@ from penstock.ports.target import (
     MergeSpec,
     PhaseSpec,
     ShapeNote,
-    TriggersWouldFire,
 )
 
 logger = structlog.get_logger(__name__)
@@ -80,55 +75,22 @@ class SQLServerTarget(ApplySession, SqlTarget):
         }
         self.need(names)
         tables = [self.tables[name] for name in sorted(names)]
-        with self._quiet_triggers(tables), self._deferred_keys(tables):
+        with self._resting(tables):
             for phase in phases:
                 PhaseApply(self, phase).run()
 
     @contextmanager
-    def _quiet_triggers(self, tables: Sequence[TargetTable]) -> Iterator[None]:
-        """Disable triggers until the end of the transaction: the source's have done their work.
+    def _resting(self, tables: Sequence[TargetTable]) -> Iterator[None]:
+        """Let triggers rest, and foreign keys, if a refusal showed the need: see `quiet.py`.
 
-        The lock that this takes keeps other sessions out of the table, so theirs still fire.
+        Checking keys at the end reads their tables, which is why it is not done for every batch.
         """
-        held = [] if self.allow_triggers else [one for one in tables if one.triggers]
-        for table in held:
-            for trigger in table.triggers:
-                self._alter_trigger("DISABLE", table, trigger)
-        yield
-        for table in held:
-            for trigger in table.triggers:
-                self._alter_trigger("ENABLE", table, trigger)
-
-    def _alter_trigger(self, what: str, table: TargetTable, trigger: str) -> None:
-        try:
-            self.run(f"ALTER TABLE {table.sql_name} {what} TRIGGER {quote(trigger)}", table.name)
-        except PrivilegeMissing as error:
-            raise TriggersWouldFire(
-                f"target table {table.name} has trigger {trigger}, which would act a second time",
-                hint=f"Run: GRANT ALTER ON {table.sql_name} TO [USER]; or: ALTER TABLE "
-                f"{table.sql_name} DISABLE TRIGGER {quote(trigger)};",
-                table=str(table.name),
-            ) from error
-
-    @contextmanager
-    def _deferred_keys(self, tables: Sequence[TargetTable]) -> Iterator[None]:
-        """Let foreign keys wait until the end of the transaction, if a refusal showed the need.
-
-        `WITH CHECK CHECK` reads both tables, which is why it is not done for every batch.
-        """
-        if not self.knowledge.defers_keys:
+        with ExitStack() as stack:
+            if not self.allow_triggers:
+                stack.enter_context(quiet_triggers(self.run, tables))
+            if self.knowledge.defers_keys:
+                stack.enter_context(deferred_foreign_keys(self.run, tables))
             yield
-            return
-        keys = keys_of(tables)
-        for key in keys:
-            statement = f"ALTER TABLE {quote(*key.child)} NOCHECK CONSTRAINT {quote(key.name)}"
-            self.run(statement, key.child)
-        yield
-        for key in keys:
-            statement = (
-                f"ALTER TABLE {quote(*key.child)} WITH CHECK CHECK CONSTRAINT {quote(key.name)}"
-            )
-            self.run(statement, key.child)
 
     def resolve_refusal(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
         """Let columns of our tables be NULL, if the source's rows have NULL there."""
@@ -149,10 +111,3 @@ class SQLServerTarget(ApplySession, SqlTarget):
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()
-
-
-def keys_of(tables: Iterable[TargetTable]) -> list[TargetForeignKey]:
-    """Return the foreign keys of tables, and those to them, each once."""
-    found = {(key.child, key.name): key for table in tables for key in table.parents}
-    found |= {(key.child, key.name): key for table in tables for key in table.children}
-    return [found[place] for place in sorted(found)]

@@ -60,7 +60,8 @@ _VALUES: dict[int, str] = {
 }
 _COLUMN = re.compile(r"column '([^']+)'", re.IGNORECASE)
 _CONSTRAINT = re.compile(r"(?:constraint|index) [\"']([^\"']+)[\"']", re.IGNORECASE)
-_IS_CHECK = re.compile(r"\bCHECK constraint\b", re.IGNORECASE)
+# The server's words; the message also has our statement, which may be WITH CHECK CHECK CONSTRAINT.
+_IS_CHECK = re.compile(r"\bwith the CHECK constraint\b", re.IGNORECASE)
 
 
 def apply_error(error: PenstockError, table: TableName) -> PenstockError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,11 @@ from penstock.engines.sqlserver.target.catalog import (
 )
 from penstock.engines.sqlserver.target.chunk import ChunkSpec, Heaps, SQLServerWriter
 from penstock.engines.sqlserver.target.progress import name_work, transaction
+from penstock.engines.sqlserver.target.quiet import deferred_foreign_keys, quiet_triggers
+from penstock.engines.sqlserver.target.refusals import apply_error
 from penstock.engines.sqlserver.target.shapes import TableShape
-from penstock.model import Relation, TableName
+from penstock.host.errors import PrivilegeMissing
+from penstock.model import PenstockError, Relation, TableName
 from penstock.ports.bulk import BulkReader, ChunkTask
 from penstock.ports.registry import engine_with_types
 from penstock.ports.target import Applied
@@ -43,27 +46,32 @@ from penstock.sql.read_plan import RELATION_OF_PART
 class SQLServerRepair(SQLServerWriter, RepairTarget):
     """Connection that repairs rows of a SQL Server target."""
 
-    replica = False
+    replica = True
 
     def __init__(self, url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> None:
-        """Connect. Tables with triggers, or with foreign keys to them, are refused."""
+        """Connect. Triggers and foreign keys rest during the transaction."""
         super().__init__(url)
         del namespaces
         assert servers is not None, "a SQL Server target always has a pair of servers"
         self._servers = servers
         self._relations: dict[TableName, Relation] = {}
+        self._tables: list[TargetTable] = []
+        self._resting = ExitStack()
+        self._ended = ExitStack()  # left after the transaction
 
     @contextmanager
     def transaction(self) -> Iterator[object]:
-        with transaction(self._connection):
+        with self._ended, transaction(self._connection), self._resting:
             yield self._connection
 
     def hold(self, expected: Applied) -> None:
-        if "wirekite_log" not in self._progress.present_tables():
-            return
-        found = self._progress.read_applied(lock="update")
-        if self._progress.log_id() and found.gsn != expected.gsn:
-            raise target_moved(expected, found.gsn)
+        if "wirekite_log" in self._progress.present_tables():
+            found = self._progress.read_applied(lock="update")
+            if self._progress.log_id() and found.gsn != expected.gsn:
+                raise target_moved(expected, found.gsn)
+        # A table that is compared must not be altered before: that would end its snapshots.
+        self._resting.enter_context(quiet_triggers(self._alter, self._tables))
+        self._resting.enter_context(deferred_foreign_keys(self._alter, self._tables))
 
     def check(self, table: RepairTable) -> None:
         found = require(read_target_tables(self._connection, [table.target]), table.target)
@@ -73,31 +81,23 @@ class SQLServerRepair(SQLServerWriter, RepairTarget):
         own = [c.name for c in found.columns if c.name.lower() not in names and not c.is_generated]
         if own:
             raise own_columns(table.target, own)
-        self._check_quiet(found)
+        self._tables.append(found)
         relation_of = engine_with_types(self._servers.source.engine).part(RELATION_OF_PART)
         self._relations[table.target] = relation_of(table.definition)
 
-    def _check_quiet(self, table: TargetTable) -> None:
-        """Refuse a table whose triggers or referring rows would see rows deleted for a moment.
-
-        They are not disabled here: DDL ends the snapshots that compare the tables.
-        """
-        if table.triggers:
-            what = f"trigger {table.triggers[0]}, which would act on what is written"
-            hint = f"Disable it meanwhile: ALTER TABLE {table.sql_name} DISABLE TRIGGER ALL;"
-        elif table.children:
-            key = table.children[0]
-            what = f"foreign key {key.name} to it, and rows are deleted before they are written"
-            alter, name = f"ALTER TABLE {quote(*key.child)}", quote(key.name)
-            hint = (
-                f"Let it wait: {alter} NOCHECK CONSTRAINT {name}; and afterwards: {alter} WITH "
-                f"CHECK CHECK CONSTRAINT {name};"
-            )
-        else:
-            return
-        raise RepairRefused(
-            f"target table {table.name} has {what}", hint=hint, table=str(table.name)
-        )
+    def _alter(self, sql: str, table: TableName) -> None:
+        """Let a trigger or foreign key of a table rest, or act again."""
+        try:
+            self._connection.run(sql)
+        except PrivilegeMissing as error:
+            raise RepairRefused(
+                f"triggers and foreign keys of target table {table} would act on what is written, "
+                f"and the user may not alter the table: {error.message}",
+                hint=f"Run: GRANT ALTER ON {quote(*table)} TO [USER];",
+                table=str(table),
+            ) from error
+        except PenstockError as error:
+            raise apply_error(error, table) from error
 
     def delete(self, table: TableName, condition: str) -> int:
         with name_work(f"deleting rows of {table}"):
@@ -112,9 +112,10 @@ class SQLServerRepair(SQLServerWriter, RepairTarget):
             source_engine=self._servers.source.engine,
             choices=self._servers.choices,
         )
-        with closing(Heaps(self, task, spec)) as heaps:
-            heaps.fill(reader)
-            return heaps.pour()
+        # The transaction has read the heaps, and their removal by another session waits for it.
+        heaps = self._ended.enter_context(closing(Heaps(self, task, spec)))
+        heaps.fill(reader)
+        return heaps.pour()
 
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
         """Return the checksums that a question of `checksum.bucket_query` asks for."""
