@@ -51,9 +51,7 @@ def config_of(tmp_path: Path, text: str) -> Config:
 
 def test_the_table_of_the_docs_is_that_of_the_project() -> None:
     """The table has each extra with the packages that it installs; `all` has every other."""
-    text = (
-        (ROOT / "docs/installing.md").read_text().partition("## Extras")[2].partition("\n## ")[0]
-    )
+    text = (ROOT / "docs/installing.md").read_text().partition("## Extras")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE)
     shown = {extra: set(names.strip().split(", ")) for extra, names in rows}
     assert shown == {
