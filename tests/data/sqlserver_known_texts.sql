@@ -408,10 +408,10 @@ UPDATE t SET [name] = m.[name], [price] = m.[price], [weight_kg] = m.[weight_kg]
   JOIN [wirekite].[product_wkm] AS m ON t.[sku] = CAST(m.[sku] AS nvarchar(450)) COLLATE Latin1_General_100_BIN2 AND DATALENGTH(t.[sku]) = DATALENGTH(m.[sku])
  WHERE m.[wk$absent] IS NOT NULL AND m.[sku] = m.[wk$key1] AND DATALENGTH(m.[sku]) = DATALENGTH(m.[wk$key1])
 ;;
-UPDATE t SET [v] = m.[v]
-  FROM [dbo].[named] AS t
-  JOIN [wirekite].[named_wkm] AS m ON t.[k] = CAST(m.[k] AS nvarchar(40)) COLLATE Latin1_General_100_BIN2 AND DATALENGTH(t.[k]) = DATALENGTH(m.[k])
- WHERE m.[wk$n] = 1
+UPDATE t SET [name] = m.[name], [price] = m.[price], [weight_kg] = m.[weight_kg], [size_mm] = m.[size_mm], [readings] = m.[readings], [description] = m.[description], [picture] = m.[picture]
+  FROM [dbo].[product] AS t
+  JOIN [wirekite].[product_wkm] AS m ON t.[sku] = CAST(m.[sku] AS nvarchar(450)) COLLATE Latin1_General_100_BIN2 AND DATALENGTH(t.[sku]) = DATALENGTH(m.[sku])
+ WHERE m.[wk$n] = 1 AND NOT (m.[wk$absent] IS NOT NULL AND m.[sku] = m.[wk$key1] AND DATALENGTH(m.[sku]) = DATALENGTH(m.[wk$key1]))
 ;;
 UPDATE wirekite.wirekite_log WITH (UPDLOCK, HOLDLOCK)
        SET applied_segment = @P1, applied_gsn = @P2, applied_trx = @P3, applied_position = @P4,

@@ -223,7 +223,7 @@ def test_writers_wait_only_until_capture_has_read_the_log(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is held until the position is known; rows are read without it."""
-    original = resends.Resends._drain
+    original = resends.wait_captured
     waited, written = threading.Event(), threading.Event()
     writers: list[threading.Thread] = []
 
@@ -231,15 +231,15 @@ def test_writers_wait_only_until_capture_has_read_the_log(
         shop.sql("UPDATE dbo.t SET n = -1 WHERE id = 1")
         written.set()
 
-    def drain_later(self: resends.Resends, session: Any, table: Any) -> int:
+    def drain_later(session: Any, **more: Any) -> int:
         writers.append(threading.Thread(target=write))
         writers[0].start()
         assert not written.wait(1.0)
         waited.set()
-        return original(self, session, table)
+        return original(session, **more)
 
     with shop.extracting():
-        monkeypatch.setattr(resends.Resends, "_drain", drain_later)
+        monkeypatch.setattr(resends, "wait_captured", drain_later)
         assert not shop.resend(1).error
         assert waited.is_set()
         writers[0].join(30)
@@ -447,11 +447,11 @@ def test_an_alter_table_that_waits_for_the_lock_is_waited_for(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A query waits behind ALTER TABLE, which waits for the lock: the lock ends, and rows come."""
-    original = resends.Resends._drain
+    original = resends.wait_captured
     altering: list[threading.Thread] = []
 
-    def drain_later(self: resends.Resends, session: Any, table: Any) -> int:
-        position = original(self, session, table)
+    def drain_later(session: Any, **more: Any) -> int:
+        position = original(session, **more)
         if not altering:
             text = "ALTER TABLE dbo.t ADD waited int NULL"
             altering.append(threading.Thread(target=shop.sql, args=(text,)))
@@ -462,7 +462,7 @@ def test_an_alter_table_that_waits_for_the_lock_is_waited_for(
 
     monkeypatch.setattr(resends, "LOCKED_INTERVAL_S", 0.5)
     with shop.extracting():
-        monkeypatch.setattr(resends.Resends, "_drain", drain_later)
+        monkeypatch.setattr(resends, "wait_captured", drain_later)
         assert not shop.resend(1).error
         altering[0].join(30)
         assert not altering[0].is_alive()
