@@ -288,6 +288,10 @@ def _convert_node(node: Any) -> Any:
         return exp.Placeholder(this=str(node.this).upper())
     if isinstance(node, exp.Binary | exp.Between | exp.In):
         return _compare_row_ids(node)
+    if isinstance(node, exp.DateStrToDate | exp.StrToTime) and node.this.is_string:
+        return exp.Anonymous(this="ORA_TIME_LITERAL", expressions=[node.this])
+    if isinstance(node, exp.Column) and node.name.upper() == "SESSIONTIMEZONE":
+        return exp.Anonymous(this="ORA_SESSIONTIMEZONE", expressions=[])
     if isinstance(node, exp.Anonymous):
         node.set("this", str(node.this).upper())
     return node
@@ -386,6 +390,8 @@ def open_store(context: Context) -> sqlite3.Connection:
     add("ORA_TO_NUMBER", 1, lambda cell: None if cell is None else int(cell))
     add("ORA_RAWTOHEX", 1, lambda cell: None if cell is None else cell.hex().upper())
     add("ORA_HEXTORAW", 1, lambda cell: None if cell is None else bytes.fromhex(cell))
+    add("ORA_TIME_LITERAL", 1, _time_literal)
+    add("ORA_SESSIONTIMEZONE", 0, lambda: _session_zone(context))
     add("SYS_CONTEXT", 2, lambda _, name: _sys_context(context, name))
     add("ORA_REGEXP_LIKE", 2, _regexp_like)
     add("SCN_TO_TIMESTAMP", 1, lambda scn: encode(context.database.time_of(scn)))
@@ -399,6 +405,22 @@ def _to_row_id(cell: Any) -> Any:
         return encode(RowIdText(str(parse_rowid(cell))))
     except ValueError:
         return None
+
+
+def _time_literal(text: str) -> Any:
+    """Return the cell of DATE '2026-02-28' or TIMESTAMP '2026-02-28 13:45:59.123456789 +05:30'."""
+    moment, _, rest = text.partition(".")
+    digits, _, zone = rest.partition(" ")
+    if not rest:
+        return encode(datetime.fromisoformat(moment))
+    nanos = int(digits.ljust(9, "0"))
+    time = datetime.fromisoformat(f"{moment}.{nanos // 1000:06d}{zone}")
+    return encode(NanoTime(time, nanos % 1000))
+
+
+def _session_zone(context: Context) -> str:
+    minutes = context.nls.zone_minutes
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
 
 
 def _regexp_like(text: Any, pattern: str) -> bool:
@@ -415,11 +437,17 @@ def _to_char(context: Context, cell: Any, picture: str | None = None, *rest: Any
         time = value.time if isinstance(value, NanoTime) else value
         offset = time.utcoffset()
         minutes = None if offset is None else int(offset.total_seconds() // 60)
-        return format_time(picture or context.nls.date, value, minutes)
+        return format_time(picture or _session_picture(context, value, minutes), value, minutes)
     if isinstance(value, Months):
         sign = "-" if value.count < 0 else "+"
         return f"{sign}{abs(value.count) // 12:02d}-{abs(value.count) % 12:02d}"
     return value if value is None or isinstance(value, str) else str(value)
+
+
+def _session_picture(context: Context, value: datetime | NanoTime, minutes: int | None) -> str:
+    if not isinstance(value, NanoTime):
+        return context.nls.date
+    return context.nls.timestamp if minutes is None else context.nls.timestamp_tz
 
 
 def _sys_context(context: Context, name: str) -> str | None:

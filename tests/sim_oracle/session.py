@@ -47,6 +47,7 @@ _SETTINGS = frozenset(
         "TIME_ZONE",
         "CONTAINER",
         "CURRENT_SCHEMA",
+        "NLS_CALENDAR",
         "NLS_LANGUAGE",
         "NLS_TERRITORY",
         "NLS_SORT",
