@@ -117,6 +117,7 @@ def test_rows_and_changes(server: Server) -> None:
         assert one.run_many(insert, table) == 1
         update = 'UPDATE "SHOP"."T" SET "NAME" = :name WHERE "ID" = :key'
         assert one.run(update, name="x", key=3) == 1
+        assert one.run(update.replace(":name", ":1").replace(":key", ":2"), "y", 4) == 1
         one.rollback()
         assert len(other.execute(ROWS)) == 5
         assert other.columns(ROWS)[0] == ["ID", "NAME"]

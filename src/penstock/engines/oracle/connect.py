@@ -131,25 +131,37 @@ class Connection:
         """Return the server's version, e.g. (19, 22, 0, 0, 0)."""
         return tuple(int(one) for one in str(self._raw.version).split("."))
 
-    def execute(self, sql: str, **binds: Any) -> list[tuple[Any, ...]]:
+    def execute(self, sql: str, *values: Any, **binds: Any) -> list[tuple[Any, ...]]:
         """Run a statement; return its rows, or [] if it has none.
 
-        binds: values of the `:name` in the text. LOBs are read as text or bytes, numbers as int or,
-        with a fraction, as float: read columns of tables through `rows`. Raises the errors of
-        `server_errors`.
+        LOBs are read as text or bytes, numbers as int or, with a fraction, as float: read columns
+        of tables through `rows`.
+
+        Args:
+            sql: The statement.
+            values: Those of `:1`, `:2` in order.
+            binds: Those of `:name`, if there are no values.
+
+        Raises the errors of `server_errors`.
         """
-        return [row for part in self.rows(sql, **binds) for row in part]
+        return [row for part in self.rows(sql, *values, **binds) for row in part]
 
     def rows(
-        self, sql: str, *, array_rows: int = ARRAY_ROWS, decimals: bool = False, **binds: Any
+        self,
+        sql: str,
+        *values: Any,
+        array_rows: int = ARRAY_ROWS,
+        decimals: bool = False,
+        **binds: Any,
     ) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows of a query in lists, none of which is empty.
 
         Args:
             sql: The statement.
+            values: See `execute`.
             array_rows: Rows of a list, which one round trip brings.
             decimals: Numbers are Decimal, which is exact.
-            binds: Values by name.
+            binds: See `execute`.
 
         Raises the errors of `server_errors`.
         """
@@ -158,7 +170,7 @@ class Connection:
             cursor.arraysize = array_rows
             cursor.prefetchrows = array_rows
             with server_errors(sql):
-                cursor.execute(sql, binds, fetch_lobs=False, fetch_decimals=decimals)
+                cursor.execute(sql, values or binds, fetch_lobs=False, fetch_decimals=decimals)
                 if cursor.description is None:
                     return
             while True:
@@ -176,13 +188,13 @@ class Connection:
             cursor.execute(sql, binds, fetch_lobs=False)
             return [one[0] for one in cursor.description or ()], cursor.fetchall()
 
-    def run(self, sql: str, **binds: Any) -> int:
+    def run(self, sql: str, *values: Any, **binds: Any) -> int:
         """Run a statement that is not a query; return the number of changed rows.
 
-        Raises the errors of `server_errors`.
+        Values are as for `execute`. Raises the errors of `server_errors`.
         """
         with self._cursor() as cursor, server_errors(sql):
-            cursor.execute(sql, binds)
+            cursor.execute(sql, values or binds)
             return int(cursor.rowcount)
 
     def run_many(self, sql: str, rows: Sequence[Sequence[Any]] | pa.Table | pa.RecordBatch) -> int:
