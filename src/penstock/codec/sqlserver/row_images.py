@@ -22,6 +22,9 @@ from penstock.codec.sqlserver.moments import ticks_of_texts
 from penstock.codec.types.from_sqlserver import ROUNDED, WITHOUT_NUL
 from penstock.codec.types.mapping import Kind
 
+EMPTY_AS_NULL = "EMPTY_AS_NULL"
+"""Change of texts and bytes that are compared with a target that has NULL for an empty one."""
+_NULLED = re.compile(r"case when empty then null else (.*) end", re.DOTALL)
 _CHOSEN = re.compile(r"case when \w+ then (\w+) \{\} else .* end", re.DOTALL)
 _NUL = "\0"
 _WIDE = Context(prec=77)  # 38 digits in front of the point, and as many as a scale may add
@@ -36,7 +39,7 @@ class ImageCell(NamedTuple):
         name: of the column.
         kind: name of a Kind.
         is_any, is_long, is_bytes: as in `ports.verify.ComparedCell`.
-        change: WITHOUT_NUL, or ROUNDED with a scale; empty for none.
+        change: WITHOUT_NUL, EMPTY_AS_NULL, or ROUNDED with a scale; empty for none.
     """
 
     name: str
@@ -49,6 +52,8 @@ class ImageCell(NamedTuple):
 
 def parse_template(text: str) -> tuple[str, str]:
     """Return the kind's name and the change of a template."""
+    if nulled := _NULLED.fullmatch(text):
+        return parse_template(nulled[1])[0], EMPTY_AS_NULL
     match = _CHOSEN.fullmatch(text)
     word = match[1] if match is not None else text.partition(" ")[0]
     if word == WITHOUT_NUL:
@@ -90,6 +95,9 @@ def _comparable(values: Any, column: SourceColumn, cell: ImageCell) -> Any:
         found = pa.array(exact_texts(found, column.neutral), pa.string())
     if cell.change == WITHOUT_NUL:
         return pc.replace_substring(found, _NUL, "")
+    if cell.change == EMPTY_AS_NULL:
+        is_empty = pc.equal(pc.binary_length(found), 0)
+        return pc.if_else(pc.fill_null(is_empty, False), pa.scalar(None, found.type), found)
     return _round(found, cell.change) if cell.change.startswith(ROUNDED) else found
 
 

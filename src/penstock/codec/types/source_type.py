@@ -48,7 +48,7 @@ class Engine(StrEnum):
     @property
     def is_target(self) -> bool:
         """Return whether it can be a target."""
-        return self not in (Engine.IGNITE, Engine.ORACLE)
+        return self is not Engine.IGNITE
 
 
 _LABELS = {
