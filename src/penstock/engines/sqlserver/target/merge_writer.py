@@ -22,7 +22,6 @@ from penstock.codec.sqlserver.arrow_rows import ValueUnfit
 from penstock.engines.sqlserver.connect import Connection, connect, quote, server_error
 from penstock.engines.sqlserver.target.layout import MergeLayout
 from penstock.engines.sqlserver.target.refusals import ROW_TOO_LONG, row_refused
-from penstock.engines.sqlserver.target.translation import prepared_batch
 from penstock.host.errors import ConnectFailed, ConnectionLost, StatementInterrupted
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
 from penstock.ports.target import (
@@ -34,6 +33,7 @@ from penstock.ports.target import (
     StagingWriter,
     ValueRefused,
 )
+from penstock.sql.row_translation import prepared_batch
 
 BULK_OPTIONS: Mapping[str, Any] = MappingProxyType(
     {"table_lock": True, "keep_nulls": True, "timeout": 0}
