@@ -1,0 +1,322 @@
+"""Relations of captured tables, and the versions of the dictionary by which LogMiner names columns.
+
+A row tells its table by DATA_OBJ# (of the table, or of a partition) and the version of the table's
+columns by DATA_OBJV#. A row of the present version is named by LogMiner, so its shape is read from
+the catalogue when the first such row is decoded, and kept. A row of an older version comes as
+`COL n` with values in internal forms, and is decoded by the kept shape (reference, section 10).
+
+Types and keys are those of the table's definition. A column that was once kept as text stays text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from penstock.codec.oracle.column_images import TableColumns, name_columns
+from penstock.codec.oracle.redo_outcome import Defect, Reason, redo_error
+from penstock.codec.oracle.sql_redo import Decoder
+from penstock.codec.oracle.types import parse_type
+from penstock.engines.oracle.source.entries import Entry
+from penstock.engines.oracle.source.key_order import TableKey
+from penstock.host.errors import StatementInterrupted
+from penstock.model import (
+    Column,
+    ColumnDefinition,
+    Identity,
+    Relation,
+    TableDefinition,
+    TableName,
+    UniqueKey,
+)
+
+UNKNOWN_OWNER = "UNKNOWN"
+UNKNOWN_TABLE = "OBJ#"
+Columns = Sequence[tuple[str, str]]
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of a table's columns.
+
+    Attributes:
+        object: DATA_OBJ#.
+        number: DATA_OBJV#.
+        relation: Shape of its rows in the log.
+        columns: All columns of the table in the order of their internal ids: name and type.
+    """
+
+    object: int
+    number: int
+    relation: Relation
+    columns: tuple[tuple[str, str], ...]
+
+
+class KnownShapes(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of the state file.
+
+    Attributes:
+        relations: The newest relation of each table.
+        versions: All known versions.
+        objects: Table of each DATA_OBJ# as owner and name.
+    """
+
+    relations: tuple[Relation, ...] = ()
+    versions: tuple[Version, ...] = ()
+    objects: dict[int, tuple[str, str]] = {}
+
+
+@dataclass(slots=True)
+class Shapes:
+    """Shapes of the captured tables.
+
+    Attributes:
+        definitions: Returns the definitions of the captured tables as they are now.
+        columns_of: Returns all columns of a table as they are now, hidden ones too, in the order of
+            their internal ids.
+        is_whole: Before images have all columns that the redo has.
+        encoding: Of the database's character set, as Python names it.
+        relations: The newest relation of each table.
+        is_changed: Whether they have to be saved.
+    """
+
+    definitions: Callable[[], Sequence[TableDefinition]]
+    columns_of: Callable[[TableName], Columns]
+    is_whole: bool = False
+    encoding: str = "utf-8"
+    relations: dict[TableName, Relation] = field(default_factory=dict)
+    is_changed: bool = False
+    _versions: dict[tuple[int, int], Version] = field(default_factory=dict)
+    _objects: dict[int, TableName] = field(default_factory=dict)
+    _tables: dict[TableName, TableDefinition] = field(default_factory=dict)
+    _numbers: dict[tuple[int, int], int] = field(default_factory=dict)
+    _places: list[tuple[TableName, int, int]] = field(default_factory=list)
+    _keys: dict[int, TableKey | None] = field(default_factory=dict)
+
+    # ------------------------------------------------------------------ state
+
+    def load(self, state: KnownShapes | None) -> None:
+        """Take over a state file, and read the definitions."""
+        if state is not None:
+            self.relations = {TableName(one.schema, one.name): one for one in state.relations}
+            self._versions = {(one.object, one.number): one for one in state.versions}
+            self._objects = {at: TableName(*one) for at, one in state.objects.items()}
+        self.refresh()
+
+    def state(self) -> KnownShapes:
+        """Return what the state file has to remember."""
+        return KnownShapes(
+            relations=tuple(self.relations.values()),
+            versions=tuple(self._versions.values()),
+            objects={at: tuple(one) for at, one in self._objects.items()},
+        )
+
+    def refresh(self) -> None:
+        """Read the definitions again, after a DDL statement."""
+        self._tables = {one.name: one for one in self.definitions()}
+
+    def note_objects(self, objects: Mapping[int, TableName]) -> None:
+        """Note tables and partitions of the catalogue, by DATA_OBJ#."""
+        for at, table in objects.items():
+            if table in self._tables and self._objects.get(at) != table:
+                self._objects[at] = table
+                self.is_changed = True
+
+    @property
+    def tables(self) -> Sequence[TableName]:
+        """Return the captured tables, in order."""
+        return sorted({*self._tables, *self.relations})
+
+    @property
+    def has_large(self) -> bool:
+        """Return whether a captured table has a large object."""
+        return any(
+            parse_type(column.base_type or column.type_text).is_large
+            for one in self._tables.values()
+            for column in one.columns
+        )
+
+    def drop(self, table: TableName) -> None:
+        """Forget a table that no longer exists. Its older rows are known by their versions."""
+        self._tables.pop(table, None)
+        if self.relations.pop(table, None) is not None:
+            self.is_changed = True
+
+    # ------------------------------------------------------------------ numbers of table versions
+
+    def number_of(self, owner: str, name: str, object_: int, version: int) -> int:
+        """Return the number of a table version for the decoder; -1 if the table is not captured."""
+        table = TableName(owner, name)
+        if owner == UNKNOWN_OWNER or name.startswith(UNKNOWN_TABLE):
+            known = self._objects.get(object_)
+            if known is None:
+                return -1
+            table = known
+        elif table not in self._tables and table not in self.relations:
+            return -1
+        key = object_, version
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._places)
+            self._places.append((table, object_, version))
+        if self._objects.get(object_) != table:
+            self._objects[object_] = table
+            self.is_changed = True
+        return number
+
+    def table_of(self, number: int) -> TableName:
+        """Return the table of a number."""
+        return self._places[number][0]
+
+    def key_of(self, number: int) -> TableKey | None:
+        """Return the key of a table version; None without one, or before `bind`."""
+        return self._keys.get(number)
+
+    # ------------------------------------------------------------------ decoding
+
+    def bind(self, decoder: Decoder, number: int, since: int) -> Relation:
+        """Bind a table version to its relation. since: position from which on it may hold.
+
+        Raises StatementInterrupted if the table is not in the catalogue any more.
+        """
+        version = self._find_version(number, since)
+        relation = version.relation
+        names = {one.name for one in relation.columns}
+        passed = [name for name, _ in version.columns if name not in names]
+        decoder.bind(number, relation, passed)
+        key = [relation.columns[at].name for at in relation.key]
+        self._keys[number] = (
+            TableKey.of(key, [one.name for one in relation.columns]) if key else None
+        )
+        return relation
+
+    def _find_version(self, number: int, since: int) -> Version:
+        table, object_, at = self._places[number]
+        version = self._versions.get((object_, at))
+        if version is not None:
+            return version
+        definition = self._tables.get(table)
+        if definition is None:
+            raise StatementInterrupted(
+                f"{table} is not in the catalogue, where it was just now",
+                hint="Nothing to do: the redo is read again.",
+            )
+        relation = self._number_version(
+            table, relation_of(definition, is_whole=self.is_whole), since
+        )
+        version = Version(
+            object=object_,
+            number=at,
+            relation=relation,
+            columns=tuple((name, text) for name, text in self.columns_of(table)),
+        )
+        self._versions[(object_, at)] = version
+        self.is_changed = True
+        return version
+
+    def forget_version(self, number: int) -> None:
+        """Forget the shape of a table version, whose rows do not fit it."""
+        _, object_, at = self._places[number]
+        self._versions.pop((object_, at), None)
+        self.is_changed = True
+
+    def widen(self, number: int, column: int) -> None:
+        """Keep a column of a table version as text from here on; `bind` it again."""
+        table, object_, at = self._places[number]
+        old = self._versions[(object_, at)].relation
+        columns = tuple(
+            one.as_text() if place == column else one for place, one in enumerate(old.columns)
+        )
+        wider = self._number_version(table, replace(old, columns=columns), old.since)
+        for key, version in self._versions.items():
+            if version.relation == old:
+                self._versions[key] = msgspec.structs.replace(version, relation=wider)
+        self.is_changed = True
+
+    def name_columns(self, entry: Entry) -> Entry:
+        """Return a row of an older version with the names and values of that version.
+
+        Raises DictionaryMismatch if that version is not known.
+        """
+        table, object_, at = self._places[entry.table]
+        version = self._versions.get((object_, at))
+        if version is None:
+            raise redo_error(Reason.DICTIONARY, 0, entry)  # type: ignore[arg-type]
+        known = TableColumns(
+            schema=table.schema,
+            table=table.name,
+            columns=[(name, parse_type(text)) for name, text in version.columns],
+            encoding=self.encoding,
+        )
+        try:
+            return entry._replace(text=name_columns(entry.text, known))
+        except Defect as defect:
+            raise redo_error(
+                defect.reason,
+                defect.offset,
+                entry,  # type: ignore[arg-type]
+                relation=version.relation,
+            ) from defect
+
+    def _number_version(self, table: TableName, relation: Relation, since: int) -> Relation:
+        last = self.relations.get(table)
+        if last is not None:
+            texts = {(one.name, one.source_type) for one in last.columns if one.neutral == "string"}
+            relation = replace(
+                relation,
+                columns=tuple(
+                    one.as_text() if (one.name, one.source_type) in texts else one
+                    for one in relation.columns
+                ),
+            )
+            if last.same_shape(relation):
+                return last
+        version = 1 if last is None else last.version + 1
+        relation = replace(relation, version=version, since=since)
+        self.relations[table] = relation
+        self.is_changed = True
+        return relation
+
+
+def relation_of(definition: TableDefinition, *, is_whole: bool = False) -> Relation:
+    """Return a table's shape in the log.
+
+    Args:
+        definition: Of the table, with the captured columns in order.
+        is_whole: Before images have all columns that the redo has.
+    """
+    columns = tuple(_column(one) for one in definition.columns)
+    names = [one.name for one in columns]
+    key = tuple(sorted(names.index(name) for name in definition.row_key if name in names))
+    if len(key) != len(definition.row_key):
+        key = ()
+    logged = tuple(
+        at
+        for at, one in enumerate(columns)
+        if not parse_type(one.base_type or one.source_type).is_large
+    )
+    has_whole = is_whole or not key
+    return Relation(
+        schema=definition.name.schema,
+        name=definition.name.name,
+        columns=columns,
+        key=key,
+        before=logged if has_whole else key,
+        identity=Identity.FULL if has_whole else Identity.DEFAULT,
+        source_id=definition.source_id,
+        unique=UniqueKey.columns_of(definition.unique_keys),
+    )
+
+
+def _column(definition: ColumnDefinition) -> Column:
+    kind = parse_type(definition.base_type or definition.type_text)
+    return Column(
+        name=definition.name,
+        source_type=definition.type_text,
+        neutral=kind.neutral,
+        base_type=definition.base_type,
+        nullable=not definition.not_null,
+        collation=definition.collation or "",
+        id=definition.id,
+    )
