@@ -31,3 +31,31 @@ class SnapshotLost(PenstockError):
 
     code = "OR03"
     retry: ClassVar[Retry] = "backoff"
+
+
+class ArchivingOff(PenstockError):
+    """The database is in NOARCHIVELOG mode, in which its redo is overwritten."""
+
+    code = "OR06"
+    retry: ClassVar[Retry] = "operator"
+
+
+class SupplementalLoggingOff(PenstockError):
+    """The database or a table does not log the columns that identify a changed row."""
+
+    code = "OR07"
+    retry: ClassVar[Retry] = "operator"
+
+
+class DatabaseNotPrimary(PenstockError):
+    """The database is a standby."""
+
+    code = "OR08"
+    retry: ClassVar[Retry] = "operator"
+
+
+class DatabaseClosed(PenstockError):
+    """The pluggable database of the tables is not open for changes."""
+
+    code = "OR09"
+    retry: ClassVar[Retry] = "operator"

@@ -60,25 +60,28 @@ INDEXES = (
 # Segments of a table: of itself, or of its partitions. Each has a number of its own in row ids,
 # which TRUNCATE and MOVE change.
 OBJECTS = (
-    "SELECT SUBOBJECT_NAME, OBJECT_ID, DATA_OBJECT_ID FROM ALL_OBJECTS "
+    "SELECT OBJECT_ID, DATA_OBJECT_ID FROM ALL_OBJECTS "
     "WHERE OWNER = :owner AND OBJECT_NAME = :name AND OBJECT_TYPE LIKE 'TABLE%' "
     "ORDER BY OBJECT_ID"
 )
+# Row id of the first row that each extent can have, in the order of row ids; type 1 of a row id is
+# the extended one.
 EXTENTS = (
-    "SELECT PARTITION_NAME, RELATIVE_FNO, BLOCK_ID, BLOCKS FROM DBA_EXTENTS "
-    "WHERE OWNER = :owner AND SEGMENT_NAME = :name AND SEGMENT_TYPE LIKE 'TABLE%' "
-    "ORDER BY PARTITION_NAME, RELATIVE_FNO, BLOCK_ID"
+    "SELECT ROWIDTOCHAR(DBMS_ROWID.ROWID_CREATE(1, O.DATA_OBJECT_ID, E.RELATIVE_FNO, E.BLOCK_ID, "
+    "0)), E.BLOCKS FROM DBA_EXTENTS E "
+    "JOIN ALL_OBJECTS O ON O.OWNER = E.OWNER AND O.OBJECT_NAME = E.SEGMENT_NAME "
+    "AND NVL(O.SUBOBJECT_NAME, ' ') = NVL(E.PARTITION_NAME, ' ') "
+    "WHERE E.OWNER = :owner AND E.SEGMENT_NAME = :name AND E.SEGMENT_TYPE LIKE 'TABLE%' "
+    "AND O.OBJECT_TYPE LIKE 'TABLE%' AND O.DATA_OBJECT_ID IS NOT NULL "
+    "ORDER BY O.DATA_OBJECT_ID, E.RELATIVE_FNO, E.BLOCK_ID"
 )
 # A table's columns as they are now; the shape of a chunk is compared with them.
 SHAPE = (
     "SELECT INTERNAL_COLUMN_ID, COLUMN_NAME, DATA_TYPE, DATA_LENGTH, DATA_PRECISION, DATA_SCALE "
     "FROM ALL_TAB_COLS WHERE OWNER = :owner AND TABLE_NAME = :name ORDER BY INTERNAL_COLUMN_ID"
 )
-# Row ids of the first and the last row that an extent can have; ROWID type 1 is the extended one.
-ROW_IDS = (
-    "SELECT ROWIDTOCHAR(DBMS_ROWID.ROWID_CREATE(1, :object, :file, :first, 0)), "
-    "ROWIDTOCHAR(DBMS_ROWID.ROWID_CREATE(1, :object, :file, :last, 32767)) FROM DUAL"
-)
+# The incarnation in which SCNs count.
+INCARNATION = "SELECT DBID, RESETLOGS_CHANGE# FROM V$DATABASE"
 
 
 def rows(table: TableName, expressions: Sequence[str], scn: int, where: str = "") -> str:
