@@ -318,6 +318,12 @@ class Assembly:
             self._size_bytes -= transaction.size_bytes
             transaction.spill(self._spill, _count_untied(transaction.entries))
 
+    @property
+    def spilled_byte_count(self) -> int:
+        """Return the bytes of all side files."""
+        held = (*self._open.values(), *self.committed)
+        return sum(one.file.size_bytes for one in held if one.file is not None)
+
     # ------------------------------------------------------------------ the end of the window
 
     def finish(self) -> None:

@@ -91,3 +91,10 @@ class KeysSwapped(PenstockError):
 
     code = "OR31"
     retry: ClassVar[Retry] = "operator"
+
+
+class ScnAhead(PenstockError):
+    """startScn is after everything that the server has done."""
+
+    code = "OR32"
+    retry: ClassVar[Retry] = "operator"

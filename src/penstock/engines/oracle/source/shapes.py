@@ -32,8 +32,6 @@ from penstock.model import (
     UniqueKey,
 )
 
-UNKNOWN_OWNER = "UNKNOWN"
-UNKNOWN_TABLE = "OBJ#"
 Columns = Sequence[tuple[str, str]]
 
 
@@ -93,6 +91,7 @@ class Shapes:
     _numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     _places: list[tuple[TableName, int, int]] = field(default_factory=list)
     _keys: dict[int, TableKey | None] = field(default_factory=dict)
+    _fresh: set[int] = field(default_factory=set)
 
     # ------------------------------------------------------------------ state
 
@@ -109,7 +108,7 @@ class Shapes:
         return KnownShapes(
             relations=tuple(self.relations.values()),
             versions=tuple(self._versions.values()),
-            objects={at: tuple(one) for at, one in self._objects.items()},
+            objects={at: (one.schema, one.name) for at, one in self._objects.items()},
         )
 
     def refresh(self) -> None:
@@ -126,7 +125,27 @@ class Shapes:
     @property
     def tables(self) -> Sequence[TableName]:
         """Return the captured tables, in order."""
-        return sorted({*self._tables, *self.relations})
+        return sorted(self._tables)
+
+    @property
+    def objects(self) -> Sequence[int]:
+        """Return DATA_OBJ# of the captured tables and their partitions, in order."""
+        return sorted(self._objects)
+
+    def table_at(self, object_: int, owner: str, name: str) -> TableName:
+        """Return the table of a DDL row: by its object, else by its name."""
+        return self._objects.get(object_) or TableName(owner, name)
+
+    def is_captured(self, table: TableName) -> bool:
+        """Return whether a table is in the log."""
+        return table in self._tables or table in self._objects.values()
+
+    def present_relations(self) -> Sequence[Relation]:
+        """Return the shapes of all captured tables as they are in the catalogue."""
+        return [
+            self._number_version(name, relation_of(one, is_whole=self.is_whole), 0)
+            for name, one in sorted(self._tables.items())
+        ]
 
     @property
     def has_large(self) -> bool:
@@ -138,31 +157,31 @@ class Shapes:
         )
 
     def drop(self, table: TableName) -> None:
-        """Forget a table that no longer exists. Its older rows are known by their versions."""
+        """Forget a table that no longer exists; all its rows come before its end."""
         self._tables.pop(table, None)
-        if self.relations.pop(table, None) is not None:
-            self.is_changed = True
+        self.relations.pop(table, None)
+        self._objects = {at: one for at, one in self._objects.items() if one != table}
+        self._versions = {
+            key: one for key, one in self._versions.items() if key[0] in self._objects
+        }
+        self.is_changed = True
 
     # ------------------------------------------------------------------ numbers of table versions
 
     def number_of(self, owner: str, name: str, object_: int, version: int) -> int:
         """Return the number of a table version for the decoder; -1 if the table is not captured."""
-        table = TableName(owner, name)
-        if owner == UNKNOWN_OWNER or name.startswith(UNKNOWN_TABLE):
-            known = self._objects.get(object_)
-            if known is None:
+        known = self._objects.get(object_)
+        if known is None:
+            table = TableName(owner, name)
+            if table not in self._tables:
                 return -1
-            table = known
-        elif table not in self._tables and table not in self.relations:
-            return -1
+            self._objects[object_] = known = table  # of a new table or partition
+            self.is_changed = True
         key = object_, version
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._places)
-            self._places.append((table, object_, version))
-        if self._objects.get(object_) != table:
-            self._objects[object_] = table
-            self.is_changed = True
+            self._places.append((known, object_, version))
         return number
 
     def table_of(self, number: int) -> TableName:
@@ -212,13 +231,19 @@ class Shapes:
             columns=tuple((name, text) for name, text in self.columns_of(table)),
         )
         self._versions[(object_, at)] = version
+        self._fresh.add(number)
         self.is_changed = True
         return version
+
+    def is_fresh(self, number: int) -> bool:
+        """Return whether this process read the shape of a table version from the catalogue."""
+        return number in self._fresh
 
     def forget_version(self, number: int) -> None:
         """Forget the shape of a table version, whose rows do not fit it."""
         _, object_, at = self._places[number]
         self._versions.pop((object_, at), None)
+        self._fresh.discard(number)
         self.is_changed = True
 
     def widen(self, number: int, column: int) -> None:
@@ -286,7 +311,7 @@ def relation_of(definition: TableDefinition, *, is_whole: bool = False) -> Relat
         definition: Of the table, with the captured columns in order.
         is_whole: Before images have all columns that the redo has.
     """
-    columns = tuple(_column(one) for one in definition.columns)
+    columns = tuple(_column(one) for one in definition.columns if not one.generated)
     names = [one.name for one in columns]
     key = tuple(sorted(names.index(name) for name in definition.row_key if name in names))
     if len(key) != len(definition.row_key):

@@ -1,0 +1,339 @@
+"""Engine of `penstock extract` for an Oracle source: its redo, by LogMiner.
+
+State beside the log: `oracle-redo.json`, the incarnation and the low watermarks, and
+`relations.json`, the shapes of tables. A watermark that is older than the log's end is valid too,
+so the first is saved now and then; shapes are saved before rows that depend on them are durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from penstock.codec.oracle.scn import OraclePosition
+from penstock.codec.oracle.types import catalogue_type
+from penstock.engines.oracle.source import statements
+from penstock.engines.oracle.source.assembly import Limits
+from penstock.engines.oracle.source.emission import Emission
+from penstock.engines.oracle.source.entries import Entry, Spill
+from penstock.engines.oracle.source.errors import (
+    RELOAD,
+    IncarnationChanged,
+    LobLost,
+    RedoLost,
+    ScnAhead,
+    TransactionTorn,
+)
+from penstock.engines.oracle.source.lobs import Gone, LobValue, ReadLob
+from penstock.engines.oracle.source.mining import Miner, Session, read_clock
+from penstock.engines.oracle.source.shapes import Columns, KnownShapes, Shapes
+from penstock.engines.oracle.source.stream import RedoStream
+from penstock.engines.oracle.source.watermarks import REDO_FILE, KnownRedo, Watermarks
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.model import FlushPoint, PenstockError, Run, TableDefinition, TableName
+from penstock.ports.source import (
+    RELATIONS_FILE,
+    EnginePlace,
+    ExtractOptions,
+    LogAccess,
+    Origin,
+    Ranges,
+    ServerEnd,
+    SourceEngine,
+    SourceStream,
+)
+
+SAVE_INTERVAL_S = 10.0
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SNAPSHOT_GONE = frozenset((1466, 1555, 8181, 22924))
+
+logger = structlog.get_logger(__name__)
+
+
+class OracleEngine(SourceEngine):
+    """Source engine over the redo of one database."""
+
+    name = "LogMiner"
+
+    def __init__(
+        self,
+        opens: Callable[[], Session],
+        opens_tables: Callable[[], Session],
+        *,
+        tables: Callable[[], Sequence[TableDefinition]],
+        selects: Callable[[TableName], bool],
+        options: ExtractOptions,
+        container: str = "",
+        begin: int = 0,
+        start_scn: str | None = None,
+        limits: Limits | None = None,
+        poll_s: float | None = None,
+    ) -> None:
+        """Keep the arguments.
+
+        Args:
+            opens: Opens a session for mining.
+            opens_tables: Opens a session in the container of the tables.
+            tables: Returns the definitions of the captured tables as they are now.
+            selects: Whether a new table is captured.
+            options: Of the extraction.
+            container: Pluggable database of the tables; empty without one.
+            begin: Where an empty log begins, by a handover; 0 without one.
+            start_scn: Where an empty log begins, by the pipeline file.
+            limits: Of open transactions.
+            poll_s: Seconds between windows while nothing happens.
+        """
+        self._opens = opens
+        self._opens_tables = opens_tables
+        self._tables = tables
+        self._selects = selects
+        self._options = options
+        self._container = container
+        self._begin = begin
+        self._start_scn = start_scn
+        self._limits = limits or Limits()
+        self._poll = {} if poll_s is None else {"poll_s": poll_s}
+        self._place: EnginePlace | None = None
+        self._clock: Clock = REAL_CLOCK
+        self._miner: Miner | None = None
+        self._shapes: Shapes | None = None
+        self._marks = Watermarks()
+        self._pdb: Session | None = None
+        self._saved_s = float("-inf")
+
+    # ------------------------------------------------------------------ begin and end
+
+    def begin(self, place: EnginePlace) -> Origin:
+        """Return the identity. For a new log, find first where it begins.
+
+        Raises:
+            IncarnationChanged: The database was opened with RESETLOGS since.
+            ScnAhead: The server has not reached startScn.
+            RedoLost: The redo of startScn is gone.
+        """
+        self._place, self._clock = place, place.clock
+        miner = self._miner = Miner(self._opens, clock=place.clock)
+        known = place.state.load(REDO_FILE, KnownRedo)
+        if known is not None:
+            miner.incarnation = known.incarnation
+        self._marks = Watermarks.load(known)
+        session = miner.session
+        shapes = self._shapes = Shapes(
+            self._tables, self._read_columns, is_whole=self._options.full_before_images
+        )
+        shapes.load(place.state.load(RELATIONS_FILE, KnownShapes))
+        self._note_objects()
+        begin = self._first_position(session) if known is None else 0
+        incarnation = miner.incarnation
+        assert incarnation is not None, "the session checked it"
+        self._save()
+        first = self._marks.first
+        can_resend = first is not None and first[1] > miner.oldest_scn()
+        return Origin(
+            identity={
+                "engine": "oracle",
+                "database": incarnation.name,
+                "dbid": str(incarnation.dbid),
+                "container": self._container,
+            },
+            resend_from=first[0] if can_resend and first is not None else None,
+            begin=begin,
+        )
+
+    def _first_position(self, session: Session) -> int:
+        if self._begin:
+            return self._begin
+        ((now,),) = session.execute(statements.CURRENT_SCN)
+        if self._start_scn is None:
+            logger.info("log begins", scn=now, how="the present SCN")
+            return OraclePosition.of_scn(now).ordinal
+        position = OraclePosition.parse(self._start_scn)
+        if position.scn > now:
+            raise ScnAhead(
+                f"startScn is {position.scn}, and the server is at SCN {now}",
+                hint="Name an SCN that the server has reached: SELECT CURRENT_SCN FROM V$DATABASE;",
+            )
+        oldest = self.miner.oldest_scn()
+        if position.scn <= oldest:
+            raise RedoLost(
+                f"startScn is {position.scn}, and the oldest redo begins at SCN {oldest}",
+                hint="Name a later SCN, or restore archived logs with RMAN.",
+            )
+        logger.info("log begins", scn=position.scn, how="startScn")
+        return position.ordinal
+
+    def close(self) -> None:
+        """End all sessions."""
+        if self._miner is not None:
+            self._miner.close()
+        pdb, self._pdb = self._pdb, None
+        if pdb is not None:
+            pdb.close()
+
+    @property
+    def miner(self) -> Miner:
+        """Return the reader of windows; `begin` comes first."""
+        assert self._miner is not None, "begin() comes first"
+        return self._miner
+
+    @property
+    def shapes(self) -> Shapes:
+        """Return the shapes of the captured tables; `begin` comes first."""
+        assert self._shapes is not None, "begin() comes first"
+        return self._shapes
+
+    # ------------------------------------------------------------------ the catalogue
+
+    @property
+    def _tables_session(self) -> Session:
+        if self._pdb is None:
+            self._pdb = self._opens_tables()
+        return self._pdb
+
+    def _read_columns(self, table: TableName) -> Columns:
+        rows = self._tables_session.execute(statements.COLUMNS, owner=table.schema, name=table.name)
+        return [
+            (
+                name,
+                catalogue_type(
+                    kind,
+                    length,
+                    precision,
+                    scale,
+                    characters=characters or 0,
+                    is_in_characters=used == "C",
+                ).text,
+            )
+            for name, kind, length, precision, scale, characters, used in rows
+        ]
+
+    def _note_objects(self) -> None:
+        """Note the object numbers of the captured tables, by which their rows are found."""
+        shapes, objects = self.shapes, {}
+        for owner in sorted({one.schema for one in shapes.tables}):
+            rows = self._tables_session.execute(statements.OBJECTS, owner=owner)
+            objects |= {number: TableName(owner, name) for name, number in rows}
+        shapes.note_objects(objects)
+
+    def _refresh(self) -> None:
+        self.shapes.refresh()
+        self._note_objects()
+
+    def _read_lob(self, scn: int) -> ReadLob:
+        def read(entry: Entry, column: str) -> LobValue:
+            table = self.shapes.table_of(entry.table)
+            query = statements.lob_value(table, column)
+            try:
+                rows = self._tables_session.execute(query, scn=scn, row_id=entry.row_id)
+            except PenstockError as error:
+                if error.fields.get("errno") not in _SNAPSHOT_GONE:
+                    raise
+                raise LobLost(
+                    f"column {column} of {table} was changed in a part at SCN {entry.scn}, and can "
+                    f"no longer be read as of SCN {scn}: {error.message}",
+                    hint=f"Raise UNDO_RETENTION above the time that penstock lags. {RELOAD}",
+                    table=str(table),
+                ) from error
+            return rows[0][0] if rows else Gone.GONE
+
+        return read
+
+    # ------------------------------------------------------------------ the port
+
+    def server_end(self) -> ServerEnd:
+        """Return the server's present SCN, and its clock."""
+        session = self._opens()
+        try:
+            now = read_clock(session)
+            ((scn,),) = session.execute(statements.CURRENT_SCN)
+        finally:
+            session.close()
+        return ServerEnd(
+            position=OraclePosition.of_scn(scn).ordinal,
+            now_us=(now - EPOCH) // timedelta(microseconds=1),
+        )
+
+    def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
+        """Return a sender that does nothing: nothing is ever written to the source."""
+        return nullcontext(lambda _: None)
+
+    def text(self, position: int) -> str:
+        return str(OraclePosition(position))
+
+    def bytes_between(self, first: int, last: int) -> int:
+        """Return 1 for a later position: SCNs do not tell bytes."""
+        return int(0 < first < last)
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Run one attempt; its sessions end with it."""
+        try:
+            yield
+        finally:
+            self.close()
+
+    def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
+        return None
+
+    def stream(self, durable: FlushPoint) -> AbstractContextManager[SourceStream]:
+        """Return a stream of the redo."""
+        assert self._place is not None, "begin() comes first"
+        place = self._place
+        logger.info("stream started", position=self.text(durable.position))
+        self._marks.rewind(durable.position)
+        self._refresh()
+        emission = Emission(
+            self.shapes,
+            durable,
+            read_lob=self._read_lob,
+            time_us=self.miner.time_us,
+            may_capture=self._selects,
+        )
+        stream = RedoStream(
+            self.miner,
+            self.shapes,
+            self._marks,
+            emission,
+            start=durable,
+            spill=lambda: Spill(place.spill, place.files),
+            container=self._container,
+            limits=self._limits,
+            refresh=self._refresh,
+            clock=self._clock,
+            **self._poll,
+        )
+        return nullcontext(stream)
+
+    def saw(self, run: Run) -> None:
+        """Do nothing."""
+
+    def before_flush(self, end: FlushPoint) -> None:  # noqa: ARG002 - the port's
+        """Save the shapes that the log is about to depend on; the watermarks now and then."""
+        is_due = self._clock.monotonic_s() - self._saved_s >= SAVE_INTERVAL_S
+        if self.shapes.is_changed or (is_due and self._marks.is_changed):
+            self._save()
+
+    def _save(self) -> None:
+        assert self._place is not None, "begin() comes first"
+        incarnation = self.miner.incarnation
+        assert incarnation is not None, "begin() read it"
+        if self.shapes.is_changed:
+            self.shapes.is_changed = False
+            self._place.state.save(RELATIONS_FILE, self.shapes.state())
+        self._marks.is_changed = False
+        self._place.state.save(REDO_FILE, self._marks.state(incarnation))
+        self._saved_s = self._clock.monotonic_s()
+
+    def has_outstanding(self) -> bool:
+        """Return False: tables have no work of their own."""
+        return False
+
+    def tend(self, log_access: LogAccess) -> None:
+        """Do nothing."""
+
+    def is_loss(self, error: PenstockError) -> bool:
+        """Return whether the server no longer has changes that the log lacks."""
+        return isinstance(error, IncarnationChanged | RedoLost | TransactionTorn | LobLost)
