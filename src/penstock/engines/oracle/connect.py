@@ -250,6 +250,19 @@ class Connection:
         with server_errors("ROLLBACK"):
             self._raw.rollback()
 
+    def set_autocommit(self, *, is_on: bool) -> None:
+        """Commit after each statement from now on, or only at `commit`."""
+        self._raw.autocommit = is_on
+
+    def make_clob(self, text: str) -> Any:
+        """Return a temporary CLOB: a bind with more text than a VARCHAR2 has.
+
+        Raises the errors of `server_errors`.
+        """
+        module = driver()
+        with server_errors("creating a temporary CLOB"):
+            return self._raw.createlob(module.DB_TYPE_CLOB, text)
+
     def close(self) -> None:
         """End the session; harmless if done twice or if the connection is lost."""
         if self._is_closed:
