@@ -6,6 +6,7 @@ of numbers with a fraction.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -17,6 +18,18 @@ from sim_oracle.rowids import RowId, order_key
 MARK = "\x01"
 _MAX = 2**63
 _EPOCH_DAYS = 10**6
+_LOWER = re.compile(r"[a-z]")
+_UPPER = re.compile(r"~([A-Z])")
+
+
+def column_name(name: str) -> str:
+    """Return SQLite's name for a column or table, since SQLite does not tell cases apart."""
+    return _LOWER.sub(lambda match: f"~{match[0].upper()}", name)
+
+
+def plain_name(name: str) -> str:
+    """Return the name for which SQLite has another one."""
+    return _UPPER.sub(lambda match: match[1].lower(), name)
 
 
 @dataclass(frozen=True, slots=True)

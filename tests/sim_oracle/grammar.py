@@ -12,6 +12,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from sim_oracle.errors import OraError
+from sim_oracle.function_names import NAMES
 
 _TOKENS = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
@@ -25,9 +26,7 @@ _TOKENS = re.compile(
 )
 _AS_OF = re.compile(r"\bAS\s+OF\s+SCN\s+(:\w+|\d+)", re.IGNORECASE)
 # Functions that sqlglot would translate into others; query.py has them under these names.
-_FUNCTIONS = re.compile(
-    r"(?i)\b(TO_CHAR|TO_NUMBER|REGEXP_LIKE|HEXTORAW|RAWTOHEX|CHARTOROWID|ROWIDTOCHAR)(?=\s*\()"
-)
+_FUNCTIONS = re.compile(rf"(?i)(?<![.\w])({'|'.join(sorted(NAMES, reverse=True))})(?=\s*\()")
 _MERGE_DELETE = re.compile(
     r"(?is)^(?P<head>MERGE\s.*?)WHEN\s+MATCHED\s+THEN\s+UPDATE\s+SET(?P<sets>.*?)"
     r"(?:\sWHERE\s(?P<where>(?:(?!\bDELETE\b).)*?))?"
@@ -123,6 +122,8 @@ def _simplify(part: str) -> str:
     part = _AS_OF.sub(" ", part)
     part = re.sub(r"(?i)(?<![\w.\"])((?:\w+\.)?)ROLLBACK\b", r'\1"ROLLBACK"', part)
     part = re.sub(r"(?i)\bDBMS_ROWID\s*\.\s*", "", part)
+    part = re.sub(r"(?i)\bDBMS_LOB\s*\.\s*", "ORA_LOB_", part)
+    part = re.sub(r"(?i)\bUTL_RAW\s*\.\s*", "ORA_", part)
     part = _FUNCTIONS.sub(r"ORA_\1", part)
     part = re.sub(r":(\d+)\b", r":b_\1", part)
     return re.sub(r"(?i)\bSYS\s*\.\s*(?=G?V_?\$|ALL_|DBA_|DUAL)", "", part)
