@@ -15,6 +15,8 @@ import structlog
 
 from penstock.codec.oracle.scn import OraclePosition
 from penstock.codec.oracle.types import catalogue_type
+from penstock.engines.oracle.beginning import Beginning, switch_log, take_beginning
+from penstock.engines.oracle.connect import Connection
 from penstock.engines.oracle.source import statements
 from penstock.engines.oracle.source.assembly import Limits
 from penstock.engines.oracle.source.emission import Emission
@@ -28,9 +30,9 @@ from penstock.engines.oracle.source.errors import (
     TransactionTorn,
 )
 from penstock.engines.oracle.source.lobs import Gone, LobValue, ReadLob
-from penstock.engines.oracle.source.mining import Miner, Session, read_clock
+from penstock.engines.oracle.source.mining import Miner, read_clock
 from penstock.engines.oracle.source.shapes import Columns, KnownShapes, Shapes
-from penstock.engines.oracle.source.stream import RedoStream
+from penstock.engines.oracle.source.stream import POLL_S, RedoStream
 from penstock.engines.oracle.source.watermarks import REDO_FILE, KnownRedo, Watermarks
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, PenstockError, Run, TableDefinition, TableName
@@ -60,14 +62,14 @@ class OracleEngine(SourceEngine):
 
     def __init__(
         self,
-        opens: Callable[[], Session],
-        opens_tables: Callable[[], Session],
+        opens: Callable[[], Connection],
+        opens_tables: Callable[[], Connection],
         *,
         tables: Callable[[], Sequence[TableDefinition]],
         selects: Callable[[TableName], bool],
         options: ExtractOptions,
         container: str = "",
-        begin: int = 0,
+        beginning: Beginning | None = None,
         start_scn: str | None = None,
         limits: Limits | None = None,
         poll_s: float | None = None,
@@ -81,7 +83,7 @@ class OracleEngine(SourceEngine):
             selects: Whether a new table is captured.
             options: Of the extraction.
             container: Pluggable database of the tables; empty without one.
-            begin: Where an empty log begins, by a handover; 0 without one.
+            beginning: Where an empty log begins, by a handover; None without one.
             start_scn: Where an empty log begins, by the pipeline file.
             limits: Of open transactions.
             poll_s: Seconds between windows while nothing happens.
@@ -92,16 +94,16 @@ class OracleEngine(SourceEngine):
         self._selects = selects
         self._options = options
         self._container = container
-        self._begin = begin
+        self._beginning = beginning
         self._start_scn = start_scn
         self._limits = limits or Limits()
-        self._poll = {} if poll_s is None else {"poll_s": poll_s}
+        self._poll_s = POLL_S if poll_s is None else poll_s
         self._place: EnginePlace | None = None
         self._clock: Clock = REAL_CLOCK
         self._miner: Miner | None = None
         self._shapes: Shapes | None = None
         self._marks = Watermarks()
-        self._pdb: Session | None = None
+        self._pdb: Connection | None = None
         self._saved_s = float("-inf")
 
     # ------------------------------------------------------------------ begin and end
@@ -120,13 +122,13 @@ class OracleEngine(SourceEngine):
         if known is not None:
             miner.incarnation = known.incarnation
         self._marks = Watermarks.load(known)
-        session = miner.session
+        miner.check()
         shapes = self._shapes = Shapes(
             self._tables, self._read_columns, is_whole=self._options.full_before_images
         )
         shapes.load(place.state.load(RELATIONS_FILE, KnownShapes))
         self._note_objects()
-        begin = self._first_position(session) if known is None else 0
+        begin = self._first_position() if known is None else 0
         incarnation = miner.incarnation
         assert incarnation is not None, "the session checked it"
         self._save()
@@ -143,14 +145,26 @@ class OracleEngine(SourceEngine):
             begin=begin,
         )
 
-    def _first_position(self, session: Session) -> int:
-        if self._begin:
-            return self._begin
-        ((now,),) = session.execute(statements.CURRENT_SCN)
-        if self._start_scn is None:
-            logger.info("log begins", scn=now, how="the present SCN")
-            return OraclePosition.of_scn(now).ordinal
-        position = OraclePosition.parse(self._start_scn)
+    def _first_position(self) -> int:
+        beginning = self._beginning
+        if beginning is None and self._start_scn is None:
+            session = self._opens()
+            try:
+                beginning = take_beginning(session)
+                how = switch_log(session)
+            finally:
+                session.close()
+            logger.info("log begins", scn=beginning.scn, how=how)
+        if beginning is not None:
+            position = OraclePosition.of_scn(beginning.scn)
+            self._marks.note(position.ordinal, beginning.low_scn)
+            return position.ordinal
+        return self._given_position(self._start_scn or "")
+
+    def _given_position(self, text: str) -> int:
+        """Return the position of startScn. The transactions open then are found by their rows."""
+        ((now,),) = self.miner.session.execute(statements.CURRENT_SCN)
+        position = OraclePosition.parse(text)
         if position.scn > now:
             raise ScnAhead(
                 f"startScn is {position.scn}, and the server is at SCN {now}",
@@ -188,7 +202,7 @@ class OracleEngine(SourceEngine):
     # ------------------------------------------------------------------ the catalogue
 
     @property
-    def _tables_session(self) -> Session:
+    def _tables_session(self) -> Connection:
         if self._pdb is None:
             self._pdb = self._opens_tables()
         return self._pdb
@@ -212,7 +226,7 @@ class OracleEngine(SourceEngine):
 
     def _note_objects(self) -> None:
         """Note the object numbers of the captured tables, by which their rows are found."""
-        shapes, objects = self.shapes, {}
+        shapes, objects = self.shapes, dict[int, TableName]()
         for owner in sorted({one.schema for one in shapes.tables}):
             rows = self._tables_session.execute(statements.OBJECTS, owner=owner)
             objects |= {number: TableName(owner, name) for name, number in rows}
@@ -303,7 +317,7 @@ class OracleEngine(SourceEngine):
             limits=self._limits,
             refresh=self._refresh,
             clock=self._clock,
-            **self._poll,
+            poll_s=self._poll_s,
         )
         return nullcontext(stream)
 
