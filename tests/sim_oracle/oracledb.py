@@ -82,6 +82,7 @@ from sim_oracle.driver_types import (
 )
 from sim_oracle.errors import OraError
 from sim_oracle.grammar import bind_names
+from sim_oracle.remote import connect_remote, log_on
 from sim_oracle.session import Outcome, Server, Session
 
 __all__ = [
@@ -169,20 +170,22 @@ def connect(
     if dsn is None:
         dsn = f"{options.get('host')}:{options.get('port', 1521)}/{options.get('service_name')}"
     address, _, service = dsn.partition("/")
-    server = SERVERS.get(address)
-    if server is None or server.is_down:
-        raise_driver(6005, "simulated")
-    container = {name.lower(): one for name, one in server.services.items()}.get(service.lower())
-    if container is None:
-        raise_driver(6001, service)
-    passwords = {name.lower(): one for name, one in server.users.items()}
-    if user is None or passwords.get(user.lower()) != password:
-        raise_database(OraError(1017))
+    server: Any = SERVERS.get(address)
     try:
-        server.meet("CONNECT")
+        if server is not None and not server.is_down:
+            session: Any = log_on(server, user, password, service)
+        else:
+            session = None if server else connect_remote(address, user, password, service)
+            server = session.server if session is not None else None
     except OraError as error:
+        if error.code == 12541:
+            raise_driver(6005, "simulated")
+        if error.code == 12514:
+            raise_driver(6001, service)
         raise_database(error)
-    return Connection(server, Session(server, user, container), dsn, user)
+    if session is None:
+        raise_driver(6005, "simulated")
+    return Connection(server, session, dsn, user or "")
 
 
 class Connection:

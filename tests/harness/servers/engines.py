@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from harness.servers.oracle_place import OraclePlace
 from harness.servers.sqlserver_place import SQLServerPlace
 from penstock.model import TableName
 from plugins import mysql, postgres, sqlserver
@@ -216,7 +217,9 @@ def new_place(servers: SharedServers, engine: str) -> Iterator[Place]:
     """Make a fresh database of an engine, for a with block."""
     kind = _KINDS.get(engine, engine)
     place: Place
-    if kind == "sqlserver":
+    if kind == "oracle":
+        place = OraclePlace()
+    elif kind == "sqlserver":
         place = SQLServerPlace(sqlserver.shared_server(servers))
     elif isinstance(kind, int):
         place = PostgresPlace(postgres.first_server(servers, kind))
