@@ -137,9 +137,10 @@ def _prepared_struct(
     if not any(field.name in wanted for field in kind):
         return values
     children = []
-    for place, field in enumerate(kind):
+    # Under a missing image a column holds anything, such as empty texts; flatten() hides it.
+    for field, found in zip(kind, values.flatten(), strict=True):
         try:
-            children.append(prepare_values(values.field(place), wanted.get(field.name, "")))
+            children.append(prepare_values(found, wanted.get(field.name, "")))
         except PenstockError as error:
             message = f"column {field.name} of {table}: {error.message}"
             more = {**error.fields, "table": str(table)}

@@ -24,5 +24,10 @@ DESCRIPTOR = Descriptor(
     parts={
         "options": f"{_HERE}.url",
         "reach": f"{_HERE}.url:reach",
+        "leftovers": f"{_HERE}.target.progress",
+        "progress": f"{_HERE}.target.progress:connect_progress",
+        "target": f"{_HERE}.target.target_engine:OracleTargetEngine",
+        "target_state": f"{_HERE}.target.progress:connect_progress",
+        "type_rules": f"{_HERE}.target.type_rules:TYPE_RULES",
     },
 )

@@ -100,6 +100,7 @@ def apply_error(error: PenstockError, table: TableName) -> PenstockError:
 
 def value_refused(said: str, number: int, table: TableName) -> ValueRefused:
     """Return the error for a value that the target does not accept. said: the server's words."""
+    said = said[max(said.rfind(f"ORA-{number:05}"), 0) :]  # not the statement's own names
     where = _name_column(said) or _name_constraint(said)
     hint = f"Make the column or constraint of {quote(*table)} as it is in the source"
     if number in NULL_REFUSED:
