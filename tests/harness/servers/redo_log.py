@@ -116,6 +116,7 @@ class RedoLog:
     """Log in memory of a model's database.
 
     Attributes:
+        begin: Position of the log's begin.
         end: The last flush point.
         runs: All runs up to it.
     """
@@ -141,6 +142,7 @@ class RedoLog:
         self.start_scn, self.limits, self.is_whole = start_scn, limits, is_whole
         self.spill_bytes = spill_bytes
         self.directory = directory
+        self.begin = 0
         self.end = FIRST
         self.runs: list[Run] = []
         self.pending: list[Run] = []
@@ -180,8 +182,8 @@ class RedoLog:
                 clock=self.clock,
             )
         )
-        self.origin = origin
         if self.end.position == 0:
+            self.begin = origin.begin
             self.end = FlushPoint(position=origin.begin)
         self.reconnect()
 
@@ -232,7 +234,7 @@ class RedoLog:
     @property
     def begin_scn(self) -> int:
         """Return the SCN after which the log begins."""
-        return self.origin.begin >> 64
+        return self.begin >> 64
 
     @property
     def markers(self) -> list[Marker]:

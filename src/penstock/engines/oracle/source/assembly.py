@@ -113,6 +113,8 @@ class Assembly:
         self._spill_bytes = spill_bytes
         self._open: dict[bytes, Transaction] = {}
         self._slots: dict[bytes, bytes] = {}
+        self._parents: set[bytes] = set()  # of parts of parallel statements
+        self._ended: set[bytes] = set()  # those that were committed
         self._numbers: dict[tuple[int, int], int] = {}
         self._joiner = PieceJoiner()
         self._piece_row: Row = ()
@@ -217,18 +219,21 @@ class Assembly:
                 transaction = Transaction(xid, 0, row[15])
                 self._open[xid] = transaction
                 self._slots[xid[:4]] = xid
-            if pxid not in (xid, None, _NO_XID):
-                transaction.parent = pxid
+            self._note_parent(transaction, pxid)
             self._keep(row, transaction, text)
 
     def _begin(self, row: Row) -> None:
         xid, pxid = row[1], row[2]
         self._forget(self._open.get(xid))
         transaction = Transaction(xid, row[0], row[15])
-        if pxid not in (xid, None, _NO_XID):
-            transaction.parent = pxid
+        self._note_parent(transaction, pxid)
         self._open[xid] = transaction
         self._slots[xid[:4]] = xid
+
+    def _note_parent(self, transaction: Transaction, pxid: bytes | None) -> None:
+        if pxid not in (transaction.xid, None, _NO_XID):
+            transaction.parent = pxid or b""
+            self._parents.add(transaction.parent)
 
     def _commit(self, row: Row, transaction: Transaction | None) -> None:
         scn, thread, rs_id, time = row[0], row[7], row[11], row[15]
@@ -238,6 +243,8 @@ class Assembly:
         if is_new and (transaction is None or not transaction.start_scn):
             name = transaction.name if transaction is not None else row[1].hex().upper()
             self.torn[name] = transaction is not None and bool(transaction.count)
+        if row[1] in self._parents:
+            self._ended.add(row[1])
         if transaction is None:
             return
         if not is_new or not (transaction.count or transaction.ddl):
@@ -335,9 +342,8 @@ class Assembly:
             TransactionTooOld: See `Limits`.
         """
         self._joiner.close()
-        done = {one.xid for one in self.committed}
         for transaction in self._open.values():
-            if transaction.parent in done and transaction.count:
+            if transaction.parent in self._ended and transaction.count:
                 raise ParallelChild(
                     f"transaction {transaction.name} is a part of the parallel transaction "
                     f"{transaction.parent.hex().upper()}, which was committed, and has no commit",

@@ -33,7 +33,7 @@ from penstock.model.change import DROP_TABLE
 
 RUN_ROWS = 16_384
 RUN_BYTES = 64 * 1024 * 1024
-_UNNAMED = frozenset(("column", "count"))
+_UNNAMED = frozenset(("column",))
 
 
 class Emission:
