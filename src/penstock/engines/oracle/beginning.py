@@ -23,6 +23,7 @@ from penstock.engines.oracle.reading.statements import CURRENT_SCN
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.host.state_file import StateFile
 from penstock.ports.config import Config
+from penstock.ports.identity import unreadable
 
 BEGINNING_FILE = "oracle_beginning.json"
 
@@ -208,9 +209,13 @@ def switch_log(session: Connection) -> str:
     return "the logs were switched by rdsadmin"
 
 
-def load_beginning(config: Config) -> Beginning | None:
-    """Return the beginning that an earlier attempt has noted. Raises CheckpointCorrupt."""
-    return StateFile(config.layout.state / BEGINNING_FILE, Beginning).load()
+def load_beginning(config: Config) -> Beginning:
+    """Return the beginning that a handover has noted. Raises CheckpointCorrupt, StateUnreadable."""
+    path = config.layout.state / BEGINNING_FILE
+    found = StateFile(path, Beginning).load()
+    if found is None:
+        raise unreadable(path, FileNotFoundError("there is none, and the handover noted one"))
+    return found
 
 
 def save_beginning(config: Config, beginning: Beginning) -> None:

@@ -45,8 +45,8 @@ def prepare(
     *,
     tables: Callable[[], Sequence[TableDefinition]],
     has_begun: bool,
-) -> Beginning | None:
-    """Take the four steps and return where an empty log begins; None if the log has begun.
+) -> Beginning:
+    """Take the four steps and return where an empty log begins.
 
     A process that continues a handover returns what it noted.
 
@@ -56,14 +56,14 @@ def prepare(
         tables: Returns the captured tables as they are now.
         has_begun: Whether the log has a position.
 
-    Raises LogWithoutBulkLoad and the errors of `check_database`.
+    Raises LogWithoutBulkLoad, StateUnreadable and the errors of `check_database`.
     """
     config = pipeline.config
     state = read_handover(config)
     check_bulk_load(config, state, has_begun=has_begun)
     if state is None or not state.position:
         return _capture(config, session, tables)
-    return None if has_begun else load_beginning(config)
+    return load_beginning(config)
 
 
 def _capture(
