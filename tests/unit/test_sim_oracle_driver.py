@@ -277,9 +277,11 @@ NOT_FOR_SQLFLUFF = (
     "LOGGING, TEMPORARY",
     "ALTER SYSTEM",
     "AS OF SCN",
+    "CREATE USER",
     "LOCK TABLE",
     "ROLLBACK TO",
     "SAVEPOINT",
+    "T.ROWID",
 )
 
 

@@ -96,6 +96,7 @@ def driver_code_of(action: Callable[[], Any]) -> str:
         ("a LONG, b LONG", 1754),
         (", ".join(f"c{number} NUMBER" for number in range(1001)), 1792),
         (f"{'a' * 129} NUMBER", 972),
+        ("mode NUMBER", 904),
     ],
     ids=lambda one: str(one)[:30],
 )
