@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.engines.oracle.connect import Connection, connect, quote
-from penstock.host.errors import PrivilegeMissing, StatementFailed
+from penstock.host.errors import StatementFailed
 from penstock.model import PenstockError, TableName
 from penstock.model.removal import Removal
 from penstock.model.words import count_words
@@ -77,6 +77,8 @@ CREATE_SCHEMA = f"CREATE USER {SCHEMA} NO AUTHENTICATION QUOTA UNLIMITED ON USER
 DROP_SCHEMA = f"DROP USER {SCHEMA} CASCADE"
 OUR_TABLES = f"SELECT table_name FROM all_tables WHERE owner = '{OWNER}' ORDER BY table_name"
 HAS_TABLE = "SELECT 1 FROM all_tables WHERE owner = :owner AND table_name = :name"
+_DUPLICATE = 1
+_NO_TABLESPACE = 959  # USERS
 _NOT_THERE = (942,)
 _MADE_MEANWHILE = (1, 955, 1920)  # a row, a table, a user of this name
 
@@ -195,6 +197,19 @@ class OracleProgress(StateStore):
             return self._connection.execute(self._numbered(sql), **self._binds(values))
 
     def run(self, sql: str, values: Sequence[object] = (), *, doing: str) -> int:
+        """Run a statement and return the number of rows that it found.
+
+        A MERGE of a row that another session inserts at the same time waits for it, and fails: it
+        is run again, and then finds the row.
+        """
+        try:
+            return self._run(sql, values, doing=doing)
+        except StatementFailed as error:
+            if error.fields.get("errno") != _DUPLICATE or not sql.startswith("MERGE"):
+                raise
+        return self._run(sql, values, doing=doing)
+
+    def _run(self, sql: str, values: Sequence[object], *, doing: str) -> int:
         with name_work(doing):
             return self._connection.run(self._numbered(sql), **self._binds(values))
 
@@ -224,6 +239,8 @@ class OracleProgress(StateStore):
             try:
                 super().ensure(names)
             except StatementFailed as error:
+                if error.fields.get("errno") == _NO_TABLESPACE:
+                    raise self.unwritable(error) from error
                 if error.fields.get("errno") not in _MADE_MEANWHILE:
                     raise
             else:
@@ -255,7 +272,7 @@ class OracleProgress(StateStore):
     def is_missing(self, error: StatementFailed) -> bool:
         return error.fields.get("errno") in _NOT_THERE
 
-    def unwritable(self, error: PrivilegeMissing) -> ProgressUnwritable:
+    def unwritable(self, error: PenstockError) -> ProgressUnwritable:
         return ProgressUnwritable(
             f"the tables of schema {SCHEMA} cannot be created in the target: {error.message}",
             hint=f"As a DBA, run: {CREATE_SCHEMA}; GRANT CREATE ANY TABLE, CREATE ANY INDEX, ALTER "
