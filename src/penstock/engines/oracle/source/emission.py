@@ -54,6 +54,7 @@ class Emission:
         read_lob: Callable[[int], ReadLob],
         time_us: Callable[[object], int],
         may_capture: Callable[[TableName], bool],
+        on_drop: Callable[[TableName], None] = lambda _: None,
         run_rows: int = RUN_ROWS,
     ) -> None:
         """Keep the arguments.
@@ -64,6 +65,7 @@ class Emission:
             read_lob: Returns for a commit SCN the reader of large objects as of it.
             time_us: Converts a TIMESTAMP.
             may_capture: Whether a new table would be captured.
+            on_drop: Called with each captured table that was dropped or renamed.
             run_rows: Rows of a run.
         """
         self.trx, self.time_us = start.trx, start.commit_time_us
@@ -73,6 +75,7 @@ class Emission:
         self._read_lob = read_lob
         self._to_us = time_us
         self._may_capture = may_capture
+        self._on_drop = on_drop
         self._run_rows = run_rows
         self._bound: set[int] = set()
         self._introduced: dict[TableName, Relation] = {}
@@ -260,6 +263,7 @@ class Emission:
         elif kind is Ddl.DROP:
             self._mark(MarkerKind.DDL, table, position, time_us, DROP_TABLE)
             self._shapes.drop(table)
+            self._on_drop(table)
 
     def _mark(
         self,

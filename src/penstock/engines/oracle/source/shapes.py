@@ -64,6 +64,11 @@ class KnownShapes(msgspec.Struct, frozen=True, kw_only=True):
     versions: tuple[Version, ...] = ()
     objects: dict[int, tuple[str, str]] = {}
 
+    @property
+    def tables(self) -> frozenset[TableName]:
+        """Return the captured tables."""
+        return frozenset(TableName(*one) for one in self.objects.values())
+
 
 @dataclass(slots=True)
 class Shapes:
@@ -73,6 +78,7 @@ class Shapes:
         definitions: Returns the definitions of the captured tables as they are now.
         columns_of: Returns all columns of a table as they are now, hidden ones too, in the order of
             their internal ids.
+        takes: Whether a table is captured.
         is_whole: Before images have all columns that the redo has.
         encoding: Of the database's character set, as Python names it.
         relations: The newest relation of each table.
@@ -81,6 +87,7 @@ class Shapes:
 
     definitions: Callable[[], Sequence[TableDefinition]]
     columns_of: Callable[[TableName], Columns]
+    takes: Callable[[TableName], bool] = lambda _: True
     is_whole: bool = False
     encoding: str = "utf-8"
     relations: dict[TableName, Relation] = field(default_factory=dict)
@@ -112,8 +119,12 @@ class Shapes:
         )
 
     def refresh(self) -> None:
-        """Read the definitions again, after a DDL statement."""
-        self._tables = {one.name: one for one in self.definitions()}
+        """Read the definitions again, after a DDL statement or a request."""
+        self._tables = {one.name: one for one in self.definitions() if self.takes(one.name)}
+        left = {one for one in self._objects.values() if not self.takes(one)}
+        if left:
+            self._objects = {at: one for at, one in self._objects.items() if one not in left}
+            self.is_changed = True
 
     def note_objects(self, objects: Mapping[int, TableName]) -> None:
         """Note tables and partitions of the catalogue, by DATA_OBJ#."""

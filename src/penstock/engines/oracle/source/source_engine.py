@@ -19,6 +19,7 @@ from penstock.engines.oracle.beginning import Beginning, switch_log, take_beginn
 from penstock.engines.oracle.connect import Connection
 from penstock.engines.oracle.source import statements
 from penstock.engines.oracle.source.assembly import Limits
+from penstock.engines.oracle.source.captures import Captures
 from penstock.engines.oracle.source.emission import Emission
 from penstock.engines.oracle.source.entries import Entry, Spill
 from penstock.engines.oracle.source.errors import (
@@ -102,6 +103,7 @@ class OracleEngine(SourceEngine):
         self._clock: Clock = REAL_CLOCK
         self._miner: Miner | None = None
         self._shapes: Shapes | None = None
+        self._captures: Captures | None = None
         self._marks = Watermarks()
         self._pdb: Connection | None = None
         self._saved_s = float("-inf")
@@ -123,12 +125,22 @@ class OracleEngine(SourceEngine):
             miner.incarnation = known.incarnation
         self._marks = Watermarks.load(known)
         miner.check()
-        shapes = self._shapes = Shapes(
-            self._tables, self._read_columns, is_whole=self._options.full_before_images
+        state = place.state.load(RELATIONS_FILE, KnownShapes)
+        followed = None if known is None or state is None else state.tables
+        captures = self._captures = Captures(
+            place.state, selects=self._selects, known=followed, clock=place.clock
         )
-        shapes.load(place.state.load(RELATIONS_FILE, KnownShapes))
+        shapes = self._shapes = Shapes(
+            self._tables,
+            self._read_columns,
+            takes=captures.takes,
+            is_whole=self._options.full_before_images,
+        )
+        shapes.load(state)
+        captures.note_tables(shapes.tables)
         self._note_objects()
-        begin = self._first_position() if known is None else 0
+        if known is None:
+            self._marks.begin = self._first_position()
         incarnation = miner.incarnation
         assert incarnation is not None, "the session checked it"
         self._save()
@@ -142,7 +154,7 @@ class OracleEngine(SourceEngine):
                 "container": self._container,
             },
             resend_from=first[0] if can_resend and first is not None else None,
-            begin=begin,
+            begin=self._marks.begin,
         )
 
     def _first_position(self) -> int:
@@ -295,6 +307,7 @@ class OracleEngine(SourceEngine):
     def stream(self, durable: FlushPoint) -> AbstractContextManager[SourceStream]:
         """Return a stream of the redo."""
         assert self._place is not None, "begin() comes first"
+        assert self._captures is not None, "begin() comes first"
         place = self._place
         logger.info("stream started", position=self.text(durable.position))
         self._marks.rewind(durable.position)
@@ -305,6 +318,7 @@ class OracleEngine(SourceEngine):
             read_lob=self._read_lob,
             time_us=self.miner.time_us,
             may_capture=self._selects,
+            on_drop=self._captures.note_dropped,
         )
         stream = RedoStream(
             self.miner,
@@ -345,8 +359,12 @@ class OracleEngine(SourceEngine):
         """Return False: tables have no work of their own."""
         return False
 
-    def tend(self, log_access: LogAccess) -> None:
-        """Do nothing."""
+    def tend(self, log_access: LogAccess) -> None:  # noqa: ARG002 - the port's
+        """Carry out requests: begin or end the capture of tables."""
+        assert self._captures is not None, "begin() comes first"
+        self._captures.tend(self._refresh, self.shapes.is_captured)
+        if self.shapes.is_changed:
+            self._save()
 
     def is_loss(self, error: PenstockError) -> bool:
         """Return whether the server no longer has changes that the log lacks."""

@@ -33,6 +33,7 @@ class KnownRedo(msgspec.Struct, frozen=True, kw_only=True):
         name: Name of the database.
         resetlogs_scn: RESETLOGS_CHANGE# of its incarnation.
         resetlogs_time: RESETLOGS_TIME, in ISO form.
+        begin: Position at which the log begins.
         marks: Watermarks in order of positions.
         unrecoverable: Newest load without redo of each data file that was warned of.
     """
@@ -41,6 +42,7 @@ class KnownRedo(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     resetlogs_scn: int
     resetlogs_time: str
+    begin: str
     marks: tuple[Mark, ...]
     unrecoverable: dict[int, int] = {}
 
@@ -58,10 +60,12 @@ class Watermarks:
     """Watermarks of a log.
 
     Attributes:
+        begin: Ordinal of the position at which the log begins.
         unrecoverable: As in KnownRedo.
         is_changed: Whether they have to be saved.
     """
 
+    begin: int = 0
     unrecoverable: dict[int, int] = field(default_factory=dict)
     is_changed: bool = False
     _marks: list[tuple[int, int]] = field(default_factory=list)
@@ -72,7 +76,8 @@ class Watermarks:
         if state is None:
             return cls()
         marks = [(OraclePosition.parse(one.position).ordinal, one.low) for one in state.marks]
-        return cls(dict(state.unrecoverable), _marks=marks)
+        begin = OraclePosition.parse(state.begin).ordinal
+        return cls(begin, dict(state.unrecoverable), _marks=marks)
 
     def state(self, incarnation: Incarnation) -> KnownRedo:
         """Return what the state file has to remember."""
@@ -81,6 +86,7 @@ class Watermarks:
             name=incarnation.name,
             resetlogs_scn=incarnation.resetlogs[0],
             resetlogs_time=incarnation.resetlogs[1].isoformat(),
+            begin=str(OraclePosition(self.begin)),
             marks=tuple(
                 Mark(position=str(OraclePosition(position)), low=low)
                 for position, low in self._marks
