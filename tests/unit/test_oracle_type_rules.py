@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.codec.image_cells import EMPTY_AS_NULL, parse_template
 from penstock.codec.mysql.types import neutral_type as mysql_neutral
 from penstock.codec.oracle.types import neutral_type as oracle_neutral
-from penstock.codec.sqlserver.row_images import EMPTY_AS_NULL, parse_template
 from penstock.codec.sqlserver.types import neutral_type as sqlserver_neutral
 from penstock.codec.types import (
     Choices,

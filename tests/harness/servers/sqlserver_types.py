@@ -23,7 +23,8 @@ from penstock.codec.row_images import text_of as image_text
 from penstock.codec.server_pair import ServerPair
 from penstock.codec.sqlserver.columns import SourceColumn, make_columns, select_expression
 from penstock.codec.sqlserver.goals import Goal, reach
-from penstock.codec.sqlserver.row_images import ImageCell, image_batch, parse_template
+from penstock.codec.image_cells import ImageCell, parse_template
+from penstock.codec.sqlserver.row_images import image_batch
 from penstock.codec.types import (
     Choices,
     Engine,

@@ -23,6 +23,7 @@ DESCRIPTOR = Descriptor(
     example="oracle://c%23%23penstock:${PASSWORD}@host:1521/service?pdb=NAME",
     parts={
         "bulk_reader": f"{_HERE}.reading.bulk_reader",
+        "checks": f"{_HERE}.checks",
         "extraction": f"{_HERE}.extraction",
         "lag": f"{_HERE}.lag:OracleLagReader",
         "log_plan": f"{_HERE}.reading.read_plan:log_plan",
@@ -40,6 +41,8 @@ DESCRIPTOR = Descriptor(
         "bulk_target": f"{_HERE}.target.bulk:OracleBulk",
         "bulk_writer": f"{_HERE}.target.chunk:OracleWriter",
         "deferred_keys": f"{_HERE}.target.deferred_keys",
+        "repair": f"{_HERE}.target.repair:OracleRepair",
+        "verify": f"{_HERE}.verify:VERIFIER",
         "schema_target": f"{_HERE}.target.schema_target",
         "leftovers": f"{_HERE}.target.progress",
         "progress": f"{_HERE}.target.progress:connect_progress",

@@ -263,6 +263,11 @@ class Connection:
         with server_errors("creating a temporary CLOB"):
             return self._raw.createlob(module.DB_TYPE_CLOB, text)
 
+    def cancel(self) -> None:
+        """Interrupt the statement that another thread runs in this session (ORA-01013)."""
+        with server_errors("cancelling a statement"):
+            self._raw.cancel()
+
     def close(self) -> None:
         """End the session; harmless if done twice or if the connection is lost."""
         if self._is_closed:
