@@ -155,7 +155,7 @@ def test_each_transaction_is_in_the_snapshot_or_in_the_log(place: Place, thread:
         xid = (one.xid.usn, one.xid.slot, one.xid.sequence)
         assert xid in listed or one.start_scn >= beginning.first_scn
         assert one.start_scn >= beginning.low_scn
-    assert beginning.low_scn <= old.start_scn < beginning.first_scn <= beginning.scn
+    assert beginning.low_scn <= old.start_scn <= beginning.first_scn <= beginning.scn
 
 
 def test_without_open_transactions_redo_is_read_from_the_first_scn(place: Place) -> None:
