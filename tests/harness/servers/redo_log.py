@@ -195,7 +195,7 @@ class RedoLog:
         with self.engine.stream(self.end) as stream:
             self.stream = stream
         if self.spill_bytes is not None:
-            self.stream._options["spill_bytes"] = self.spill_bytes
+            self.stream._spill_bytes = self.spill_bytes
 
     def follow(self, *, runs: int | None = None, flush: bool = True) -> int:
         """Read until nothing more comes, or so many runs; return how many came."""

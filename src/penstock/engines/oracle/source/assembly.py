@@ -90,7 +90,7 @@ class Assembly:
         number_of: Callable[[str, str, int, int], int],
         spill: Spill,
         limits: Limits,
-        spill_bytes: int = SPILL_BYTES,
+        spill_bytes: int | None = None,
     ) -> None:
         """Begin a window.
 
@@ -110,7 +110,7 @@ class Assembly:
         self._spill = spill
         self._limits = limits
         self._rows_max = limits.rows_max or 1 << 62
-        self._spill_bytes = spill_bytes
+        self._spill_bytes = SPILL_BYTES if spill_bytes is None else spill_bytes
         self._open: dict[bytes, Transaction] = {}
         self._slots: dict[bytes, bytes] = {}
         self._parents: set[bytes] = set()  # of parts of parallel statements

@@ -55,7 +55,7 @@ class Emission:
         time_us: Callable[[object], int],
         may_capture: Callable[[TableName], bool],
         on_drop: Callable[[TableName], None] = lambda _: None,
-        run_rows: int = RUN_ROWS,
+        run_rows: int | None = None,
     ) -> None:
         """Keep the arguments.
 
@@ -76,7 +76,7 @@ class Emission:
         self._to_us = time_us
         self._may_capture = may_capture
         self._on_drop = on_drop
-        self._run_rows = run_rows
+        self._run_rows = RUN_ROWS if run_rows is None else run_rows
         self._bound: set[int] = set()
         self._introduced: dict[TableName, Relation] = {}
         self._relations: list[Relation] = []

@@ -98,7 +98,7 @@ class RedoStream(SourceStream):
         self._refresh = refresh
         self._clock = clock
         self._poll_s = poll_s
-        self._options = {} if spill_bytes is None else {"spill_bytes": spill_bytes}
+        self._spill_bytes = spill_bytes
         self._end = start
         self._given = start.position  # all commits up to here were given
         self._is_inside = False
@@ -265,7 +265,7 @@ class RedoStream(SourceStream):
             number_of=self._shapes.number_of,
             spill=self._spill,
             limits=self._limits,
-            **self._options,
+            spill_bytes=self._spill_bytes,
         )
         self._assembly = assembly
         return assembly.add
