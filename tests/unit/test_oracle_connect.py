@@ -135,7 +135,7 @@ def test_an_empty_result_has_no_batches(server: Server) -> None:
 
 
 def test_a_cut_connection_is_lost(server: Server) -> None:
-    """At a statement and at a fetch; close() is then harmless."""
+    """Statements and fetches tell it; close() is then harmless."""
     for at_fetch in (False, True):
         with connect(url_of(server)) as one:
             server.fail_next(CUT, '"SHOP"."T"', at_fetch=at_fetch)

@@ -286,7 +286,7 @@ def test_each_fault_is_found(
     said: str,
     command: str,
 ) -> None:
-    """By its check, with the severity that it deserves and the command that helps."""
+    """Find it by its check, with the severity that it deserves and the command that helps."""
     monkeypatch.setattr(log_checks, "READ_BYTES_A_SECOND", log_checks.READ_BYTES_A_SECOND)
     break_it(case)
     findings = case.look(code)
@@ -328,7 +328,7 @@ def test_services_of_clouds(case: Case, monkeypatch: pytest.MonkeyPatch) -> None
     assert (autonomous.severity, "data" in autonomous.command) == (Severity.ERROR, True)
 
 
-def examined(case: Case) -> Examined:
+def make_examined(case: Case) -> Examined:
     """Return what doctor gives to an engine."""
     return Examined(
         pipeline=case.pipeline(),
@@ -346,19 +346,19 @@ def examined(case: Case) -> Examined:
 def test_the_part_of_doctor(case: Case) -> None:
     """The survey of the tables is among the findings; a server that is down is one."""
     looked = Looked()
-    seen = checks.look_at_source(examined(case), looked)
+    seen = checks.look_at_source(make_examined(case), looked)
     assert [str(one.name) for one in seen.tables or ()] == ["SHOP.T"]
     assert looked.findings == []
     assert looked.done == len(SOURCE_CHECKS)
     case.add("G", key=["ID"], is_temporary=True)
-    given = examined(case)
+    given = make_examined(case)
     object.__setattr__(given.config.source, "tables", ("SHOP.G",))
     looked = Looked()
     checks.look_at_source(given, looked)
     assert "OR04" in {one.code for one in looked.findings}
     case.server.is_down = True
     looked = Looked()
-    assert checks.look_at_source(examined(case), looked) == SourceSeen()
+    assert checks.look_at_source(make_examined(case), looked) == SourceSeen()
     assert [one.code for one in looked.findings] == ["HS22"]
     assert looked.skipped == len(SOURCE_CHECKS)
 
@@ -388,9 +388,9 @@ def test_the_target(case: Case) -> None:
 
 
 def test_target_tables_of_mode_change(case: Case) -> None:
-    """They have to exist; PK20 tells which do not."""
+    """Report those that do not exist, by PK20."""
     case.mode = "change"
-    given = examined(case)
+    given = make_examined(case)
     object.__setattr__(given.config.target, "url", case.url)
     other = case.add("MISSING", key=["ID"])
     with connect(case.url) as session:

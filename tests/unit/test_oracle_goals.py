@@ -61,7 +61,7 @@ def test_times_without_a_loss_are_moments() -> None:
 
 @pytest.mark.parametrize("target", [POSTGRES, MYSQL])
 def test_nanoseconds(target: Server) -> None:
-    """They are an error, rounded half up, or kept in a text."""
+    """Refuse them, round them half up, or keep them in a text."""
     given = [" 2026-03-29 01:30:00.123456500", " 2026-03-29 01:30:00.123456499"]
     with pytest.raises(CellUnfit, match="row 1") as error:
         values_of(goal_of("TIMESTAMP(9)", target), given)

@@ -167,7 +167,7 @@ def test_without_open_transactions_redo_is_read_from_the_first_scn(place: Place)
 
 
 def test_the_logs_are_switched(place: Place) -> None:
-    """By the document's statement; on RDS by its procedure; without a right not at all."""
+    """Use the document's statement, on RDS its procedure, without a right nothing."""
     with connect_root(place.url) as session:
         scn = read_scn(session)
         assert "archived" in switch_log(session)
@@ -242,7 +242,7 @@ def test_the_four_steps(place: Place) -> None:
 
 
 def test_a_handover_whose_beginning_is_gone_is_an_error(place: Place) -> None:
-    """It is never taken again at a later place, because rows would be lost."""
+    """Never begin again at a later place, because rows would be lost."""
     prepare(place)
     (place.config().layout.state / BEGINNING_FILE).unlink()
     with pytest.raises(StateUnreadable):
@@ -252,13 +252,13 @@ def test_a_handover_whose_beginning_is_gone_is_an_error(place: Place) -> None:
 
 
 def test_a_log_of_mode_change_is_refused(place: Place) -> None:
-    """It has no bulk load."""
+    """Refuse a log that has no bulk load."""
     with pytest.raises(LogWithoutBulkLoad):
         prepare(place, begun=True)
 
 
 def test_a_table_that_is_altered_during_the_handover_needs_a_later_point(place: Place) -> None:
-    """Its definition at the SCN is not known."""
+    """Read it later, because its definition at the SCN is not known."""
     other = place.database.add_table("SHOP", "U", T, key=["ID"])
     at_query(place, 2, SCN_QUERY, lambda: place.database.add_column(other, "MORE", "NUMBER"))
     prepare(place)
@@ -348,7 +348,7 @@ def test_tables_of_the_source(place: Place) -> None:
 
 
 def test_the_plan_names_what_is_left_out(place: Place) -> None:
-    """With reasons, and with problems for tables that a pattern names."""
+    """Give reasons, and problems for tables that a pattern names."""
     place.database.add_table("SHOP", "G", T, key=["ID"], is_temporary=True)
     facts = plan.read_source(place.config(), dropped=())
     assert [str(one.name) for one in facts.tables] == ["SHOP.T"]
@@ -358,7 +358,7 @@ def test_the_plan_names_what_is_left_out(place: Place) -> None:
 
 
 def test_lag_is_the_redo_that_the_log_lacks(place: Place) -> None:
-    """Its age is that of the first SCN that is missing."""
+    """Tell the age of the first SCN that is missing."""
     place.insert(1).commit()
     place.database.archive_current()
     with connect_root(place.url) as session:
@@ -385,7 +385,7 @@ def test_lag_is_the_redo_that_the_log_lacks(place: Place) -> None:
 
 
 def test_the_engine_is_found_by_its_url(place: Place) -> None:
-    """Its parts can be imported."""
+    """Import all parts."""
     engine = engine_at(place.url)
     assert engine.name == "oracle"
     for name in engine.parts:

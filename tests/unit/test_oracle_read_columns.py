@@ -162,7 +162,7 @@ def test_a_column_that_became_text_stays_so() -> None:
 
 
 def test_a_value_of_another_form_is_an_error() -> None:
-    """It is never guessed; the message has the column and not the value."""
+    """Never guess it; the message has the column and not the value."""
     for type_text, given in (("DATE", "28-FEB-26"), ("NUMBER", "1,5"), ("DATE", " 2026-02-30 0")):
         with pytest.raises(CellBroken, match="column V") as error:
             make(type_text, [given], TEXT)

@@ -267,7 +267,7 @@ def test_ranges_of_keys(place: Place, is_organized: bool) -> None:
 
 
 def test_a_heap_without_key_and_extents_is_one_chunk(place: Place) -> None:
-    """It cannot be cut in either way."""
+    """Cut it in neither way."""
     table = place.add("T", T)
     place.fill(table, 300)
     place.server.fail_next(942, "DBA_EXTENTS", times=99)
@@ -280,7 +280,7 @@ def test_a_heap_without_key_and_extents_is_one_chunk(place: Place) -> None:
 
 
 def test_values_of_keys_are_exact() -> None:
-    """What the server prints is what it compares with."""
+    """Compare with the texts that the server prints."""
     cases = {
         "NUMBER(10,0)": ("TO_CHAR(\"K\", 'TM9')", "12", "12"),
         "VARCHAR2(9)": ('"K"', "it's", "'it''s'"),
@@ -421,7 +421,7 @@ def test_lost_undo_asks_for_a_later_point(place: Place, code: int, at_fetch: boo
 
 
 def test_a_dropped_table_is_told(place: Place) -> None:
-    """It is planned again, which leaves it out."""
+    """Plan it again, which leaves it out."""
     table = place.add("T", T, key=["ID"])
     place.fill(table, 10)
     task = task_of(place, define(place, "T"), place.scn(), POSTGRES)

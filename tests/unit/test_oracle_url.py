@@ -140,6 +140,6 @@ def test_a_starting_position_in_mode_change(tmp_path: Path) -> None:
      "transactionRowsMax = -1", "transactionHoursMax = -0.5"],
 )  # fmt: skip
 def test_wrong_values_are_refused(tmp_path: Path, keys: str) -> None:
-    """At the file, before any server is asked."""
+    """Refuse them in the file, before any server is asked."""
     with pytest.raises(ConfigValueInvalid):
         load(tmp_path, "change", keys)

@@ -90,7 +90,7 @@ class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a log begins; the file keeps it, so that a second attempt begins at the same place.
+    """Begin of a log; the file keeps it, so that a second attempt begins at the same place.
 
     Attributes:
         scn: Transactions that commit after it are in the log, the others in the snapshot.

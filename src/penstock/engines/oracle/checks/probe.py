@@ -144,6 +144,7 @@ CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "OR09": ("OR008",),
         "OR20": ("OR015", "OR041"),
         "OR21": ("OR015",),
+        "OR32": ("OR041",),
     }
 )
 """Codes of the checks that find an error, by the error's code."""
