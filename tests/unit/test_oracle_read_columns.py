@@ -120,7 +120,7 @@ def test_an_empty_lob_is_not_null(base: str, kind: pa.DataType) -> None:
     """The driver returns NULL for both; the second expression tells them apart."""
     empty: Any = b"" if base == "BLOB" else ""
     full: Any = b"ab" if base == "BLOB" else "ab"
-    made = make(base, [(None, 1), (None, None), (full, 1), (empty, 1)], kind)
+    made = make(base, [(None, 1), (None, 0), (full, 1), (empty, 1)], kind)
     assert made.arrays[0].to_pylist() == [empty, None, full, empty]
     assert make(base, [(None, 1), (None, 1)], kind).arrays[0].to_pylist() == [empty, empty]
 
@@ -140,7 +140,7 @@ def test_what_is_selected() -> None:
         "TIMESTAMP(7)": "TO_CHAR(\"V\", 'SYYYY-MM-DD HH24:MI:SS.FF9')",
         "TIMESTAMP(6) WITH TIME ZONE": "TO_CHAR(\"V\", 'SYYYY-MM-DD HH24:MI:SS.FF6 TZH:TZM')",
         "INTERVAL YEAR(2) TO MONTH": 'TO_CHAR("V")',
-        "CLOB": '"V", CASE WHEN "V" IS NOT NULL THEN 1 END',
+        "CLOB": '"V", CASE WHEN "V" IS NULL THEN 0 ELSE 1 END',
         "ROWID": 'ROWIDTOCHAR("V")',
         "UROWID(100)": 'CAST("V" AS VARCHAR2(4000))',
         "RAW(9)": '"V"',

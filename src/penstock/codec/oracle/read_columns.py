@@ -116,7 +116,7 @@ def select_expression(column: ReadColumn) -> str:
     """Return the SQL that selects a column without loss: one expression, two of a LOB."""
     name, kind = quote(column.name), column.kind
     if column.is_lob:
-        return f"{name}, CASE WHEN {name} IS NOT NULL THEN 1 END"
+        return f"{name}, CASE WHEN {name} IS NULL THEN 0 ELSE 1 END"
     if kind.is_number:
         return name if _is_exact(kind) else f"TO_CHAR({name}, 'TM9')"
     if kind.base == "ROWID":
@@ -191,7 +191,7 @@ def convert(values: Any, column: ReadColumn, is_there: Any = None) -> Any:
     Args:
         values: of the driver.
         column: its definition.
-        is_there: of a LOB, not NULL where the value is not.
+        is_there: of a LOB, 0 where the value is NULL.
 
     Raises Unfit if the neutral type cannot hold one of them; Malformed, FormatUnknown and
     ArrowInvalid for a value that the type does not have.
@@ -223,7 +223,7 @@ def _large(values: Any, plan: Plan, is_there: Any) -> Any:
     if pa.types.is_null(values.type):
         values = pa.nulls(len(values), kind)
     empty = pa.scalar(b"" if pa.types.is_binary(kind) else "", kind)
-    is_empty = pc.and_(is_there.is_valid(), values.is_null())
+    is_empty = pc.and_(pc.not_equal(is_there.cast(pa.float64()), 0.0), values.is_null())
     return pc.if_else(is_empty, empty, cast_exactly(values, kind))
 
 
