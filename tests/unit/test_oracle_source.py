@@ -150,7 +150,7 @@ def test_several_commits_of_one_scn(database: Database, open_log: Open) -> None:
     assert two.commit(same_scn=True) == scn
     database.beat()
     database.beat()
-    run = log.stream.next_run(0)
+    run = log.stream.next_run(0.5)
     assert run is not None
     assert run.end is not None
     log.pending = [run]

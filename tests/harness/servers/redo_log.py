@@ -170,7 +170,7 @@ class RedoLog:
             container="SHOPPDB",
             start_scn=self.start_scn,
             limits=self.limits,
-            poll_s=0.001,
+            poll_s=0.4,
         )
         origin = self.engine.begin(
             EnginePlace(
@@ -201,10 +201,10 @@ class RedoLog:
         """Read until nothing more comes, or so many runs; return how many came."""
         count = 0
         while runs is None or count < runs:
-            run = self.stream.next_run(0)
+            run = self._next()
             if run is None:
                 self.clock.sleep(20)
-                run = self.stream.next_run(0)
+                run = self._next()
             if run is None:
                 return count
             count += 1
@@ -213,6 +213,12 @@ class RedoLog:
             if run.end is not None and flush:
                 self.flush()
         return count
+
+    def _next(self) -> Run | None:
+        while True:
+            run = self.stream.next_run(0.5)
+            if run is not None or not self.stream.is_reading:
+                return run
 
     def flush(self) -> None:
         """Make everything durable that was read; the last run must end at a flush point."""

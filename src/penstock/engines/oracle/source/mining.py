@@ -48,6 +48,7 @@ from penstock.model import PenstockError
 ROWS_AT_ONCE = 2000
 SESSION_AGE_MAX_S = 1200.0
 RETRIES = 5
+SLICE_S = 0.5  # of a pause
 RETRY_S = 0.5  # doubled with each retry: 15 s in all
 SPAN_FIRST = 100_000  # SCNs
 SPAN_MIN = 1000
@@ -296,8 +297,10 @@ class Miner:
 
     # ------------------------------------------------------------------ windows
 
-    def read(self, query: str, low: int, high: int, begin: Callable[[], Sink]) -> None:
+    def read(self, query: str, low: int, high: int, begin: Callable[[], Sink]) -> Iterator[None]:
         """Read the rows of a window whose SCNs are at least low and at most high.
+
+        Yields between two lists of rows, so that the caller can do something else.
 
         Args:
             query: See `statements.contents`.
@@ -316,12 +319,15 @@ class Miner:
             try:
                 files = self._choose(low - 1, high, is_last=is_last)
                 if files is not None:
-                    self._mine(files, query, low, high, begin())
+                    yield from self._mine(files, query, low, high, begin())
                     return
             except (StatementFailed, StatementInterrupted, ServerBusy) as error:
                 self._recover(error, is_last=is_last)
             self._views = None
-            self._clock.sleep(self._retry_s * 2**attempt)
+            next_s = self._clock.monotonic_s() + self._retry_s * 2**attempt
+            while (left_s := next_s - self._clock.monotonic_s()) > 0:
+                self._clock.sleep(min(left_s, SLICE_S))
+                yield
 
     def _choose(self, low: int, high: int, *, is_last: bool) -> Sequence[LogFile] | None:
         """Return the files; None if one is missing, which may be ready soon."""
@@ -345,7 +351,9 @@ class Miner:
             )
         raise _lost(str(found), low)
 
-    def _mine(self, files: Sequence[LogFile], query: str, low: int, high: int, sink: Sink) -> None:
+    def _mine(
+        self, files: Sequence[LogFile], query: str, low: int, high: int, sink: Sink
+    ) -> Iterator[None]:
         session = self.session
         point("oracle.window.before")
         add = statements.ADD_FIRST
@@ -356,6 +364,7 @@ class Miner:
         session.run(statements.START, low=low - 1, high=high)
         for rows in session.rows(query, array_rows=self._rows_at_once):
             sink(rows)
+            yield
         session.run(statements.END)
         point("oracle.window.after")
 

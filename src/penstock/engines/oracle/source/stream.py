@@ -54,7 +54,11 @@ class Counted(StreamCounted):
 
 
 class RedoStream(SourceStream):
-    """Stream that continues after a flush point."""
+    """Stream that continues after a flush point.
+
+    Attributes:
+        is_reading: Whether a window is being read.
+    """
 
     def __init__(
         self,
@@ -101,8 +105,9 @@ class RedoStream(SourceStream):
         self._spill_bytes = spill_bytes
         self._end = start
         self._given = start.position  # all commits up to here were given
+        self.is_reading = False
         self._is_inside = False
-        self._runs: Iterator[Run] = iter(())
+        self._steps: Iterator[Run | None] = iter(())
         self._next_s = float("-inf")
         self._moved_s = self._watched_s = clock.monotonic_s()
         self._spill: Spill | None = None
@@ -132,22 +137,27 @@ class RedoStream(SourceStream):
         """
         until_s = self._clock.monotonic_s() + timeout_s
         while True:
-            run = next(self._runs, None)
-            if run is not None:
-                faults.point("oracle.run.before")
-                self._is_inside = run.end is None
-                if run.end is not None:
-                    self._end = run.end
-                    self._moved_s = self._clock.monotonic_s()
-                return run
+            for run in self._steps:
+                if run is not None:
+                    return self._give_out(run)
+                if self._clock.monotonic_s() > until_s:
+                    return None  # the window is not read yet
             now_s = self._clock.monotonic_s()
             if now_s >= self._next_s:
-                self._runs = self._window()
+                self._steps = self._window()
                 continue
             left_s = until_s - now_s
             if left_s <= 0:
                 return None
             self._clock.sleep(min(self._next_s - now_s, left_s))
+
+    def _give_out(self, run: Run) -> Run:
+        faults.point("oracle.run.before")
+        self._is_inside = run.end is None
+        if run.end is not None:
+            self._end = run.end
+            self._moved_s = self._clock.monotonic_s()
+        return run
 
     def has_given(self, position: int) -> bool:
         """Return whether everything before position was given."""
@@ -163,8 +173,8 @@ class RedoStream(SourceStream):
 
     # ------------------------------------------------------------------ windows
 
-    def _window(self) -> Iterator[Run]:
-        """Read a window, and yield its runs."""
+    def _window(self) -> Iterator[Run | None]:
+        """Read a window, and yield its runs; None while it is read."""
         began_s = self._clock.monotonic_s()
         last_scn = self._given >> 64
         mark = self._marks.low_at(self._given)
@@ -176,7 +186,11 @@ class RedoStream(SourceStream):
             yield from self._move(is_waited_for=False)
             return
         high = self._miner.span.end(low, last_scn, flushed)
-        assembly = self._read(low, high)
+        self.is_reading = True
+        yield from self._read(low, high)
+        self.is_reading = False
+        assembly = self._assembly
+        assert assembly is not None, "the miner began it"
         following = min([high, *assembly.open_starts(), *starts])
         is_pinned = following <= low < high
         self._miner.span.note(assembly.row_count, is_pinned=is_pinned)
@@ -218,8 +232,8 @@ class RedoStream(SourceStream):
         if self._given > self._end.position and (is_due or is_waited_for):
             yield self._emission.take(self._given)
 
-    def _read(self, low: int, high: int) -> Assembly:
-        """Return the transactions of a window that begins at low, or earlier if it must."""
+    def _read(self, low: int, high: int) -> Iterator[None]:
+        """Read the transactions of a window that begins at low, or earlier if it must."""
         query = contents(
             self._shapes.tables,
             self._shapes.objects,
@@ -228,13 +242,13 @@ class RedoStream(SourceStream):
         )
         step = STEP_BACK
         while True:
-            self._miner.read(query, low, high, self._begin)
+            yield from self._miner.read(query, low, high, self._begin)
             assembly = self._assembly
             assert assembly is not None, "the miner began it"
             torn = self._find_torn(assembly)
             if not torn:
                 assembly.finish()
-                return assembly
+                return
             oldest = self._miner.oldest_scn() + 1
             if low <= oldest:
                 raise TransactionTorn(
