@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -142,6 +143,7 @@ class RedoLog:
         self.start_scn, self.limits, self.is_whole = start_scn, limits, is_whole
         self.spill_bytes = spill_bytes
         self.directory = directory
+        self.stack = ExitStack()
         self.begin = 0
         self.end = FIRST
         self.runs: list[Run] = []
@@ -192,8 +194,8 @@ class RedoLog:
         self.engine.close()
         self.pending = []
         self._sequence = start_of(self.end)
-        with self.engine.stream(self.end) as stream:
-            self.stream = stream
+        self.stack.close()
+        self.stream = self.stack.enter_context(self.engine.stream(self.end))
         if self.spill_bytes is not None:
             self.stream._spill_bytes = self.spill_bytes
 

@@ -259,16 +259,11 @@ class Assembly:
             return
         del self._open[transaction.xid]
         self._size_bytes -= transaction.size_bytes
-        if transaction.file is not None:
-            self._spill.remove(transaction.file)
 
     def release(self, transaction: Transaction) -> None:
         """Forget a committed transaction that was given to the log."""
         self._size_bytes -= transaction.size_bytes
         transaction.entries = []
-        if transaction.file is not None:
-            self._spill.remove(transaction.file)
-            transaction.file = None
 
     # ------------------------------------------------------------------ rows of other kinds
 
@@ -315,7 +310,7 @@ class Assembly:
         )
 
     def _spill_largest(self) -> None:
-        """Write the largest transactions to files until half of the memory is free."""
+        """Write the largest transactions to the side file until half of the memory is free."""
         held = sorted(
             (*self._open.values(), *self.committed), key=lambda one: one.size_bytes, reverse=True
         )
@@ -327,9 +322,8 @@ class Assembly:
 
     @property
     def spilled_byte_count(self) -> int:
-        """Return the bytes of all side files."""
-        held = (*self._open.values(), *self.committed)
-        return sum(one.file.size_bytes for one in held if one.file is not None)
+        """Return the bytes of the side file."""
+        return self._spill.size_bytes
 
     # ------------------------------------------------------------------ the end of the window
 

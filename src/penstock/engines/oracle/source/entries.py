@@ -1,8 +1,8 @@
 """Rows of transactions as they wait for their commit, in memory or in side files.
 
-An entry is a row for the decoder (`RedoRow`) with its operation and row id. Large transactions go
-to a file each, as frames of a length and entries in MessagePack. Files are of one window: the next
-one reads the redo again.
+An entry is a row for the decoder (`RedoRow`) with its operation and row id. What memory does not
+hold goes to one file, as frames of a length and entries of one transaction in MessagePack. The file
+is of one window: the next one reads the redo again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.engines.oracle.source.errors import SpillBroken
 from penstock.host.faults import declare, point
-from penstock.host.files import Files
+from penstock.host.files import AppendFile, Files, ReadFile
 
 SUFFIX = ".spill"
 FRAME_ROWS = 16_384
@@ -53,75 +53,64 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Entry])
 
 
-class SpillFile:
-    """Side file of one transaction. size_bytes: of its frames."""
-
-    __slots__ = ("_files", "_frames", "path", "size_bytes")
-
-    def __init__(self, path: Path, files: Files) -> None:
-        """Keep the arguments. The file is created by the first `append`."""
-        self.path = path
-        self.size_bytes = 0
-        self._files = files
-        self._frames: list[tuple[int, int]] = []
-
-    def __len__(self) -> int:
-        """Return the number of frames."""
-        return len(self._frames)
-
-    def append(self, entries: list[Entry]) -> None:
-        """Write entries at the end."""
-        point("oracle.spill.before")
-        opens = self._files.open_append if self._frames else self._files.create
-        file = opens(self.path)
-        try:
-            for at in range(0, len(entries), FRAME_ROWS):
-                data = _encoder.encode(entries[at : at + FRAME_ROWS])
-                file.append([_LENGTH.pack(len(data)), data])
-                self._frames.append((self.size_bytes + _LENGTH.size, len(data)))
-                self.size_bytes += _LENGTH.size + len(data)
-        finally:
-            file.close()
-        point("oracle.spill.after")
-
-    def read(self, frame: int) -> list[Entry]:
-        """Return the entries of a frame. Raises SpillBroken."""
-        offset, length = self._frames[frame]
-        file = self._files.open_read(self.path)
-        try:
-            data = file.read(offset - _LENGTH.size, _LENGTH.size + length)
-        finally:
-            file.close()
-        try:
-            if data[: _LENGTH.size] != _LENGTH.pack(length):
-                raise SpillBroken(f"the side file {self.path.name} is not as it was written")
-            return _decoder.decode(data[_LENGTH.size :])
-        except msgspec.DecodeError as error:
-            raise SpillBroken(f"the side file {self.path.name} is not as it was written") from error
+Frame = tuple[int, int]
+"""Offset and length of entries in the side file."""
 
 
 class Spill:
-    """Directory of side files. Used by one thread."""
+    """Side file of one window. Used by one thread. size_bytes: of the file."""
 
     def __init__(self, directory: Path, files: Files) -> None:
         """Create the directory if it is missing, and remove files of earlier windows."""
-        self._directory = directory
+        self.size_bytes = 0
+        self._path = directory / f"redo{SUFFIX}"
         self._files = files
-        self._count = 0
+        self._file: AppendFile | None = None
+        self._reading: ReadFile | None = None
         files.make_directory(directory)
         for name in files.listdir(directory):
             if name.endswith(SUFFIX):
                 files.unlink(directory / name)
 
-    def open_file(self, xid: str) -> SpillFile:
-        """Return a new side file for a transaction."""
-        self._count += 1
-        return SpillFile(self._directory / f"{xid}-{self._count}{SUFFIX}", self._files)
+    def append(self, entries: list[Entry]) -> list[Frame]:
+        """Write entries at the end; return their frames."""
+        point("oracle.spill.before")
+        if self._file is None:
+            self._file = self._files.create(self._path)
+        frames = []
+        for at in range(0, len(entries), FRAME_ROWS):
+            data = _encoder.encode(entries[at : at + FRAME_ROWS])
+            self._file.append([_LENGTH.pack(len(data)), data])
+            frames.append((self.size_bytes, len(data)))
+            self.size_bytes += _LENGTH.size + len(data)
+        point("oracle.spill.after")
+        return frames
 
-    def remove(self, file: SpillFile) -> None:
-        """Remove a side file."""
-        if len(file):
-            self._files.unlink(file.path)
+    def read(self, frame: Frame) -> list[Entry]:
+        """Return the entries of a frame. Raises SpillBroken."""
+        offset, length = frame
+        if self._reading is None:
+            self._reading = self._files.open_read(self._path)
+        data = self._reading.read(offset, _LENGTH.size + length)
+        try:
+            if data[: _LENGTH.size] != _LENGTH.pack(length):
+                raise SpillBroken(f"the side file {self._path.name} is not as it was written")
+            return _decoder.decode(data[_LENGTH.size :])
+        except msgspec.DecodeError as error:
+            raise SpillBroken(
+                f"the side file {self._path.name} is not as it was written"
+            ) from error
+
+    def close(self) -> None:
+        """Remove the file. May be called twice."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.close()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+            self._files.unlink(self._path)
+            self.size_bytes = 0
 
 
 class Transaction:
@@ -133,6 +122,7 @@ class Transaction:
         start_scn: SCN of its START; 0 if the window does not have it.
         parent: XID of the statement that it is a part of; empty for none.
         entries: Its rows, the spilled ones left out, in order.
+        spilled: Frames of the others.
         count: Number of all rows.
         size_bytes: Estimate of what the entries take in memory.
         has_undo: Whether it has undo rows.
@@ -143,8 +133,20 @@ class Transaction:
     """
 
     __slots__ = (
-        "count", "ddl", "entries", "file", "has_lobs", "has_undo", "name", "parent", "position",
-        "size_bytes", "start_scn", "time", "xid",
+        "_spill",
+        "count",
+        "ddl",
+        "entries",
+        "has_lobs",
+        "has_undo",
+        "name",
+        "parent",
+        "position",
+        "size_bytes",
+        "spilled",
+        "start_scn",
+        "time",
+        "xid",
     )  # fmt: skip
 
     def __init__(self, xid: bytes, start_scn: int, time: object) -> None:
@@ -155,7 +157,8 @@ class Transaction:
         self.time = time
         self.parent = b""
         self.entries: list[Entry] = []
-        self.file: SpillFile | None = None
+        self.spilled: list[Frame] = []
+        self._spill: Spill | None = None
         self.count = self.size_bytes = self.position = 0
         self.has_undo = self.has_lobs = False
         self.ddl: list[tuple[str, str, int, str]] = []
@@ -163,13 +166,14 @@ class Transaction:
     @property
     def frame_count(self) -> int:
         """Return the number of parts, the last of which is that in memory."""
-        return 1 + (len(self.file) if self.file is not None else 0)
+        return 1 + len(self.spilled)
 
     def frame(self, number: int) -> list[Entry]:
         """Return the entries of a part."""
-        if self.file is None or number == len(self.file):
+        if number == len(self.spilled):
             return self.entries
-        return self.file.read(number)
+        assert self._spill is not None, "it wrote the part"
+        return self._spill.read(self.spilled[number])
 
     def frames(self) -> Iterator[list[Entry]]:
         """Yield the entries, part by part."""
@@ -178,9 +182,8 @@ class Transaction:
 
     def spill(self, spill: Spill, keep: int) -> None:
         """Write the entries to the side file, all but the last `keep` ones."""
-        if self.file is None:
-            self.file = spill.open_file(self.name)
+        self._spill = spill
         end = len(self.entries) - keep
-        self.file.append(self.entries[:end])
+        self.spilled += spill.append(self.entries[:end])
         del self.entries[:end]
         self.size_bytes = 0

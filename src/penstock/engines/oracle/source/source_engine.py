@@ -304,7 +304,8 @@ class OracleEngine(SourceEngine):
     def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
         return None
 
-    def stream(self, durable: FlushPoint) -> AbstractContextManager[SourceStream]:
+    @contextmanager
+    def stream(self, durable: FlushPoint) -> Iterator[SourceStream]:
         """Return a stream of the redo."""
         assert self._place is not None, "begin() comes first"
         assert self._captures is not None, "begin() comes first"
@@ -333,7 +334,10 @@ class OracleEngine(SourceEngine):
             clock=self._clock,
             poll_s=self._poll_s,
         )
-        return nullcontext(stream)
+        try:
+            yield stream
+        finally:
+            stream.close()
 
     def saw(self, run: Run) -> None:
         """Do nothing."""

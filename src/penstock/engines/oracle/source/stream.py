@@ -171,6 +171,12 @@ class RedoStream(SourceStream):
         self._marks.prune(position)
         faults.point("oracle.acknowledge.after")
 
+    def close(self) -> None:
+        """Remove the side file."""
+        if self._spill is not None:
+            self._spill.close()
+            self._spill = None
+
     # ------------------------------------------------------------------ windows
 
     def _window(self) -> Iterator[Run | None]:
@@ -200,6 +206,7 @@ class RedoStream(SourceStream):
             is_cut = is_last and run.end is not None and run.end.position >> 64 < high
             yield run
         self._assembly = None
+        self.close()
         if is_cut:
             return
         self._marks.note(self._given, following)
@@ -273,6 +280,7 @@ class RedoStream(SourceStream):
         return [name for name, has_rows in assembly.torn.items() if has_rows or not is_trusted]
 
     def _begin(self) -> Sink:
+        self.close()
         self._spill = self._open_spill()
         assembly = Assembly(
             self._given,
