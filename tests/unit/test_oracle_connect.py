@@ -70,6 +70,8 @@ def test_each_session_is_in_its_container(server: Server) -> None:
         assert tables.execute(NAME) == [("SHOPPDB",)]
         assert root.execute(NAME) == [("CDB$ROOT",)]
         assert root.version[0] >= 12
+    with connect_root(url_of(server).replace("/ORCL", "/shoppdb")) as root:
+        assert root.execute(NAME) == [("CDB$ROOT",)]
 
 
 def test_without_a_pluggable_database_nothing_is_entered(server: Server) -> None:

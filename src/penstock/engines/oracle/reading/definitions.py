@@ -266,7 +266,11 @@ def _unique_indexes(
 def _plain_indexes(table: TableName, indexes: Sequence[Sequence[Any]]) -> Iterable[str]:
     for rows in _group(indexes):
         columns = tuple(str(row[3]) for row in rows)
-        if rows[0][2] != "UNIQUE" and not _is_computed(columns):
+        if rows[0][2] == "UNIQUE":
+            continue
+        if _is_computed(columns):
+            yield f"{rows[0][1]}: an index over expressions, or in descending order"
+        else:
             yield _index_sql(table, rows)
 
 

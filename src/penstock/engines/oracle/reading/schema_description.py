@@ -59,7 +59,8 @@ def default_of(column: ColumnDefinition) -> Default | None:
 def _index(text: str) -> Index:
     match = _INDEX.match(text)
     if match is None:
-        return Index(name=text, unlike="its definition is not understood")
+        name, _, what = text.partition(": ")
+        return Index(name=name, unlike=what or "its definition is not understood")
     parts = tuple(
         IndexPart(part["name"], is_down=part["down"] is not None)
         for part in _PART.finditer(match["columns"])
