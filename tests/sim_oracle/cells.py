@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 from sim_oracle.columns import LOBS, NanoTime
@@ -75,9 +75,10 @@ def encode(value: Any, kind: str | None = None) -> Any:  # noqa: C901 - one case
             return value
         return float(value) if kind is None else f"{MARK}N{value}"
     if isinstance(value, Decimal):
-        if value == value.to_integral_value() and abs(value) < _MAX:
+        if value == value.to_integral_value() and value.copy_abs() < _MAX:
             return int(value)
-        return f"{MARK}N{value.normalize():f}"
+        with localcontext(prec=80):  # the default of 28 digits would round
+            return f"{MARK}N{value.normalize():f}"
     if isinstance(value, float):
         return f"{MARK}Fnan" if value != value else value
     if isinstance(value, NanoTime):

@@ -156,8 +156,9 @@ def _fit_number(column: Column, value: Value) -> Value:
     if column.kind == "NUMBER" and column.scale is not None and column.precision is not None:
         with localcontext(prec=120):
             number = number.quantize(Decimal(1).scaleb(-column.scale), ROUND_HALF_UP)
-        if abs(number) >= Decimal(10) ** (column.precision - column.scale):
+        if number.copy_abs() >= Decimal(10) ** (column.precision - column.scale):
             raise OraError(1438)
-    if number == number.to_integral_value() and abs(number) < Decimal(10) ** 40:
+    if number == number.to_integral_value() and number.copy_abs() < Decimal(10) ** 40:
         return int(number)
-    return number.normalize()
+    with localcontext(prec=80):  # the default of 28 digits would round
+        return number.normalize()

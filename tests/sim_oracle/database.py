@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -70,6 +71,8 @@ class Settings:
             leave it as it is.
         undo_scn: Lowest SCN that AS OF can read.
         grants: Privileges of the user; None is all.
+        beat_s: Seconds after which open threads write their SCN when V$THREAD is read, as idle
+            instances do; None only when the test says so.
         parameters: V$PARAMETER.
     """
 
@@ -89,6 +92,7 @@ class Settings:
     undo_scn: int = 0
     character_set: str = "AL32UTF8"
     grants: frozenset[str] | None = None
+    beat_s: float | None = None
     parameters: dict[str, str] = field(
         default_factory=lambda: {
             "archive_lag_target": "0",
@@ -136,6 +140,7 @@ class Database:
         self._objects = itertools.count(FIRST_OBJECT + 1)
         self._transactions = itertools.count(1)
         self._last_thread = 1
+        self._beaten_at = 0.0
 
     # ------------------------------------------------------------------ time
 
@@ -197,6 +202,15 @@ class Database:
         self.logs.open_thread(thread, self.tick(), self.now)
         thread.last_scn = self.scn
         self.tick()
+
+    def beat_if_due(self) -> None:
+        """Beat if `settings.beat_s` says so and that many seconds have passed."""
+        if self.settings.beat_s is None:
+            return
+        now = time.monotonic()
+        if now - self._beaten_at >= self.settings.beat_s:
+            self._beaten_at = now
+            self.beat()
 
     def flush(self, thread: int | None = None) -> None:
         """Write all private strands, of one thread or of all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,7 @@ def _create_table(session: Session, words: Words, text: str, *, is_temporary: bo
         raise OraError(900, text="the simulator needs the columns of a table")
     definition = ddl_text.read_table(words)
     options = " ".join(token.text.upper() for token in words.tokens[words.at :])
+    by, partitions = _partitions(options)
     columns = [_column(session, one) for one in definition.columns]
     _check_columns(columns)
     table = session.database.define_table(
@@ -112,6 +114,8 @@ def _create_table(session: Session, words: Words, text: str, *, is_temporary: bo
         is_temporary=is_temporary,
         is_index_organized="ORGANIZATION INDEX" in options,
         is_logging="NOLOGGING" not in options,
+        partitions=partitions,
+        partition_by=by,
     )
     try:
         for constraint in _constraints_of(definition):
@@ -119,6 +123,18 @@ def _create_table(session: Session, words: Words, text: str, *, is_temporary: bo
     except OraError:
         session.database.forget_table(table)
         raise
+
+
+def _partitions(options: str) -> tuple[str | None, list[str]]:
+    """Return the first partitioning column and the names of the partitions.
+
+    The model chooses a row's partition by the value alone, whatever the definition says.
+    """
+    match = re.search(r'PARTITION BY \w+ \( (?:"([^"]+)"|(\w+))', options)
+    if match is None:
+        return None, []
+    names = re.findall(r"(?<!\w)PARTITION (?!BY)(\w+)", options)
+    return match[1] or match[2], names or ["SYS_P1", "SYS_P2"]
 
 
 def _constraints_of(definition: TableText) -> list[ConstraintText]:

@@ -92,7 +92,7 @@ class Functions:
             with localcontext(prec=60):
                 step = Decimal(1).scaleb(-column.scale)
                 number = Decimal(str(converted)).quantize(step, ROUND_HALF_UP)
-            if column.precision and abs(number) >= 10 ** (column.precision - column.scale):
+            if column.precision and number.copy_abs() >= 10 ** (column.precision - column.scale):
                 raise OraError(1438)
             return number
         if isinstance(converted, str) and column.length is not None:
@@ -125,6 +125,12 @@ def _number(value: Any) -> Any:
     if isinstance(value, Lob | bytes):
         raise OraError(932, "NUMBER", "LOB")
     return value
+
+
+def _whole(value: Any) -> Any:
+    """Return a number as int if it has no fraction."""
+    is_whole = isinstance(value, Decimal) and value == value.to_integral_value()
+    return int(value) if is_whole else value
 
 
 def compare(first: Any, second: Any) -> int | None:
@@ -454,6 +460,8 @@ def _nulls(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 PLAIN: dict[str, Callable[..., Any]] = {
+    "DEC": Decimal,
+    "TO_NUMBER": lambda value, picture=None, settings=None: _whole(_number(value)),
     "ADD": _add,
     "SUB": lambda first, second: _add(first, second, -1),
     "MUL": lambda first, second: _exact(lambda a, b: a * b, first, second),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -381,6 +381,7 @@ def _convert_node(node: Any) -> Any:
 
 _CALLS: dict[type[Any], str] = {
     exp.DPipe: "CONCAT",
+    exp.Neg: "NEG",
     exp.Add: "ADD",
     exp.Sub: "SUB",
     exp.Mul: "MUL",
@@ -400,7 +401,9 @@ _ALWAYS = (exp.DPipe, exp.Cast, exp.CurrentTimestamp, exp.Interval)
 def _call_of(node: Any, *, is_plain: bool) -> str | None:
     """Return the function that stands for a node; None if SQLite has the same."""
     if isinstance(node, exp.Literal):
-        return "NULL" if node.is_string and not node.this else None
+        if node.is_string:
+            return None if node.this else "NULL"
+        return None if node.this.isdigit() and len(node.this) < 19 else "DEC"
     if is_plain and not isinstance(node, _ALWAYS):
         return None
     if isinstance(node, exp.Cast):
@@ -423,6 +426,8 @@ def _call_of(node: Any, *, is_plain: bool) -> str | None:
 def _call(name: str, node: Any) -> Any:
     if name == "NULL":
         return exp.null()
+    if name == "DEC":
+        return exp.Anonymous(this="ORA_DEC", expressions=[exp.Literal.string(node.this)])
     if name == "CAST":
         kind = node.to.sql(dialect="oracle").replace("TIMESTAMPTZ", "TIMESTAMP WITH TIME ZONE")
         arguments = [node.this, exp.Literal.string(kind)]
@@ -594,7 +599,6 @@ def open_store(context: Context) -> Store:
     add("ROWID_OBJECT", 1, lambda cell: parse_rowid(decode(cell, _BIG)).object)
     add("ROWID_BLOCK_NUMBER", 1, lambda cell: parse_rowid(decode(cell, _BIG)).block)
     add("ORA_TO_CHAR", -1, lambda *cells: _to_char(context, *cells))
-    add("ORA_TO_NUMBER", 1, lambda cell: None if cell is None else int(cell))
     add("ORA_RAWTOHEX", 1, lambda cell: None if cell is None else cell.hex().upper())
     add("ORA_HEXTORAW", 1, lambda cell: None if cell is None else bytes.fromhex(cell))
     add("ORA_TIME_LITERAL", 1, _time_literal)
@@ -648,6 +652,11 @@ def _to_char(context: Context, cell: Any, picture: str | None = None, *rest: Any
     if isinstance(value, Months):
         sign = "-" if value.count < 0 else "+"
         return f"{sign}{abs(value.count) // 12:02d}-{abs(value.count) % 12:02d}"
+    if isinstance(value, timedelta):
+        size = abs(value)
+        hours, rest = divmod(size.seconds, 3600)
+        clock = f"{hours:02d}:{rest // 60:02d}:{rest % 60:02d}.{size.microseconds:06d}"
+        return f"{'-' if value < timedelta() else '+'}{size.days:02d} {clock}"
     return value if value is None or isinstance(value, str) else str(value)
 
 

@@ -145,6 +145,7 @@ def _destinations(context: Context) -> Rows:
 
 def _thread(context: Context) -> Rows:
     context.database.tick()  # later commits have a higher SCN than the ones that are shown
+    context.database.beat_if_due()
     for thread in context.database.logs.threads.values():
         yield (
             thread.number,

@@ -61,6 +61,7 @@ class OraclePlace:
 
     def __init__(self, **options: Any) -> None:
         self.database = Database("ORCL", pdbs=[PDB], **options)
+        self.database.settings.beat_s = 0.05
         record = None if _RECORD is None else Path(_RECORD)
         texts = KnownTexts(KNOWN_TEXTS if record is None else None, record)
         self.server = Server(self.database, texts=texts, lock_timeout_s=LOCK_WAIT_S)
