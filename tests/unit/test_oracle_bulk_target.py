@@ -319,7 +319,7 @@ def test_an_existing_table_is_checked(bulk: OracleBulk) -> None:
 
 
 def test_a_wider_table_with_a_column_of_its_own_is_taken(bulk: OracleBulk) -> None:
-    """If its own column may be left out; the definition says whether wider types are allowed."""
+    """The definition says whether wider types are allowed; the own column may be left out."""
     with connect(url_of(bulk), autocommit=True) as connection:
         connection.run(
             'CREATE TABLE "SHOP"."shop" ("id" NUMBER(19) NOT NULL, "code" VARCHAR2(99 CHAR),'

@@ -260,7 +260,7 @@ def test_numbers_that_are_none_have_a_place(pipeline: Pipeline) -> None:
 
 
 def test_an_empty_text_stops_before_a_row_is_written(pipeline: Pipeline) -> None:
-    """Nothing becomes NULL without a choice."""
+    """A value becomes NULL by a choice alone."""
     pipeline.write(insert(ITEM, 1, "", 1))
     with pytest.raises(ValueUnfit, match=r"column NAME of SHOP\.t: .*empty values"):
         pipeline.stage()
@@ -592,7 +592,7 @@ def test_a_worker_that_fills_a_merge_table_interrupts_its_emptying(pipeline: Pip
 
 
 def test_errors_of_staging() -> None:
-    """What is not of the connection is not repeated; an error of reading the log stays."""
+    """An error of reading the log stays as it is."""
     own = ValueError("of the log")
     assert merge_writer.staging_error(own, "staging", TableName("a", "b")) is own
 

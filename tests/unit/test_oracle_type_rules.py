@@ -97,7 +97,7 @@ def losses(found: Mapping) -> set[str]:
     ],
 )
 def test_types_of_postgres(text: str, neutral: str, target: str, lost: set[str]) -> None:
-    """Nothing lossy happens without a choice, and an empty text is one of the losses."""
+    """Losses need a choice, and an empty text is one of them."""
     found = map_type(text, neutral)
     assert (found.target_type, losses(found)) == (target, lost)
 
@@ -270,7 +270,7 @@ def test_an_empty_text_stops_or_is_null() -> None:
 
 
 def test_a_type_that_prints_no_empty_text_is_checked() -> None:
-    """If a server prints one nevertheless, the load stops."""
+    """The load stops where a server prints one nevertheless."""
     assert prepare(map_type("jsonb", "string"), pa.array(["{}"])) == ["{}"]
     with pytest.raises(ValueRefused):
         prepare(map_type("jsonb", "string"), pa.array([""]))

@@ -99,7 +99,7 @@ def session(url: str) -> Iterator[Connection]:
 def test_texts_of_values(
     session: Connection, kind: str, value: str, form: Kind, change: str, text: str | None
 ) -> None:
-    """They are those that PostgreSQL prints of the same values."""
+    """Texts are those that PostgreSQL prints of the same values."""
     session.run(f'CREATE TABLE "SHOP"."V" ("V" {kind})')
     session.run(f'INSERT INTO "SHOP"."V" VALUES ({value})')
     (definition,) = read_definitions(session, [TableName("SHOP", "V")]).values()
@@ -173,7 +173,7 @@ def test_equal_tables(tables: Connection, url: str) -> None:
 def test_one_row_differs(
     tables: Connection, url: str, statement: str, counts: tuple[int, int, int]
 ) -> None:
-    """It is counted, and named by its key."""
+    """The row is counted, and named by its key."""
     tables.run(statement)
     result = compare(url)
     assert (result.missing, result.surplus, result.different) == counts

@@ -24,11 +24,6 @@ _CALENDAR = ("date", "timestamp", "timestamptz")
 MapColumn = Callable[[Column, Relation, Server, Choices], typemap.Mapping]
 
 
-def server_of(engine: str) -> Server:
-    """Return a server in the form of the type mappings. engine: empty means PostgreSQL."""
-    return Server(engine=Engine(engine or Engine.POSTGRESQL), version=())
-
-
 def mapper_to(target: Engine) -> MapColumn:
     """Return the function that maps a log's column to a target, by the table of types."""
 
@@ -54,7 +49,7 @@ class RowTranslation:
     """Translation of a source's rows.
 
     Attributes:
-        engine: The source's in the log; empty means PostgreSQL.
+        engine: The source's, as the log names it.
         choices: Of [target.types].
         to_target: Returns the mapping of a column.
     """
@@ -65,7 +60,7 @@ class RowTranslation:
 
     def map_one(self, column: Column, relation: Relation) -> typemap.Mapping:
         """Return the mapping of a column, refused or not."""
-        return type(self).to_target(column, relation, server_of(self.engine), self.choices)
+        return type(self).to_target(column, relation, Server.named(self.engine), self.choices)
 
     def mappings(self, relation: Relation) -> list[tuple[Column, typemap.Mapping]]:
         """Return the mapping of each column. Raises ShapeNotApplicable for a refused one."""

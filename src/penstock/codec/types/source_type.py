@@ -70,6 +70,11 @@ class Server:
     engine: Engine
     version: tuple[int, ...]
 
+    @classmethod
+    def named(cls, engine: str) -> Self:
+        """Return a server of an engine as a log names it, of no version; empty is PostgreSQL."""
+        return cls(engine=Engine(engine or Engine.POSTGRESQL), version=())
+
     def mysql(self, *version: int) -> bool:
         """Return whether it is MySQL of this version or newer."""
         return self.engine is Engine.MYSQL and self.version >= version

@@ -1,8 +1,8 @@
 """Oracle as the loader's target: changed shapes first, then a batch and its progress in one
 transaction.
 
-The server undoes a statement that it refuses, and only that; the transaction is rolled back whole
-all the same, and the batch is repeated. Foreign keys that are DEFERRABLE wait until the end of the
+The server undoes a statement that it refuses, and only that; the transaction is nevertheless rolled
+back whole, and the batch is repeated. Foreign keys that are DEFERRABLE wait until the end of the
 transaction. Triggers cannot be switched off for one session: a table with triggers is refused
 unless they are allowed. Not here: the order of a phase (`phase.py`), the statements (`merge.py`).
 """

@@ -122,7 +122,7 @@ class MergeSql:
     def _equal(self, place: int, value: str) -> str:
         """Return the condition that the target's row has this value in a column of the key."""
         target = self._columns[place][1]
-        return f"t.{quote(target.name)} = {_padded(target, value)}"
+        return f"t.{quote(target.name)} = {_pad(target, value)}"
 
     def _match(self) -> str:
         return " AND ".join(self._equal(place, self._value(place)) for place in self._key)
@@ -237,7 +237,7 @@ class MergeSql:
     def merge_rows(self) -> str:
         """Update the rows whose keys are there, and insert the others."""
         update = ", ".join(
-            f"t.{self._name(place)} = {self._updated(place)}" for place in self.changed_columns
+            f"t.{self._name(place)} = {self._value_or_own(place)}" for place in self.changed_columns
         )
         names = ", ".join(map(self._name, self._writable))
         values = ", ".join(map(self._value, self._writable))
@@ -249,7 +249,7 @@ class MergeSql:
             f" WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})"
         )
 
-    def _updated(self, place: int) -> str:
+    def _value_or_own(self, place: int) -> str:
         value = self._value(place)
         if place not in self._absent_columns:
             return value
@@ -274,7 +274,7 @@ class MergeSql:
             elif target.kind.base == _ZONED:  # moments are equal if their offsets differ
                 yield f"DECODE(TO_CHAR({own}), TO_CHAR({value}), 1, 0) = 1"
             else:
-                yield f"DECODE({own}, {_padded(target, value)}, 1, 0) = 1"
+                yield f"DECODE({own}, {_pad(target, value)}, 1, 0) = 1"
 
     def delete_copies(self) -> str:
         """Return SQL of strategy COUNT: delete the counted copies of each row.
@@ -318,7 +318,7 @@ class MergeSql:
         )
 
 
-def _padded(target: TargetColumn, value: str) -> str:
+def _pad(target: TargetColumn, value: str) -> str:
     """Return a value with the blanks that a column of fixed length has."""
     return f"CAST({value} AS {target.type_text})" if target.kind.base in _PADDED else value
 

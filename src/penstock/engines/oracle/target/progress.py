@@ -194,7 +194,7 @@ class OracleProgress(StateStore):
 
     def rows(self, sql: str, values: Sequence[object] = (), *, doing: str) -> Sequence[Any]:
         with name_work(doing):
-            return self._connection.execute(self._numbered(sql), **self._binds(values))
+            return self._connection.execute(self._number(sql), **self._binds(values))
 
     def run(self, sql: str, values: Sequence[object] = (), *, doing: str) -> int:
         """Run a statement and return the number of rows that it found.
@@ -211,9 +211,9 @@ class OracleProgress(StateStore):
 
     def _run(self, sql: str, values: Sequence[object], *, doing: str) -> int:
         with name_work(doing):
-            return self._connection.run(self._numbered(sql), **self._binds(values))
+            return self._connection.run(self._number(sql), **self._binds(values))
 
-    def _numbered(self, sql: str) -> str:
+    def _number(self, sql: str) -> str:
         return self.dialect.number_parameters(sql)
 
     def _binds(self, values: Sequence[object]) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class Reshaping:
             target.records.put(record)
         names = column_renames(record, relation)
         known = self._under_new_names(record, names)
-        changes = shape_changes(known, relation, types, computed=self._computed)
+        changes = shape_changes(known, relation, types, computed=self._generated_names)
         drift = SchemaDrift.of(record)
         drift.kept &= {column.name for column in self._table.columns}
         for change in leaving:
@@ -112,7 +112,7 @@ class Reshaping:
         return self.target.tables[self.name]
 
     @property
-    def _computed(self) -> list[str]:
+    def _generated_names(self) -> list[str]:
         return [column.name for column in self._table.columns if column.is_generated]
 
     def _names_in_the_way(self) -> dict[str, str]:
@@ -126,7 +126,7 @@ class Reshaping:
         """Return all changes under the names that columns have at the source, for messages."""
         names = column_renames(record, self.relation)
         known = self._under_new_names(record, names)
-        return [*names, *shape_changes(known, self.relation, types, computed=self._computed)]
+        return [*names, *shape_changes(known, self.relation, types, computed=self._generated_names)]
 
     def _under_new_names(self, record: TableRecord, names: Sequence[ShapeChange]) -> TableRecord:
         is_key_kept = not self.target.policies.keeps(ChangeKind.RENAME_COLUMN)
