@@ -202,6 +202,9 @@ class Session:
         is_read_only: Whether the transaction may not change rows.
         is_killed: Whether another session ended this one.
         is_waiting: Whether its statement waits for a lock.
+        is_running: Whether a statement runs or waits.
+        is_cancelled: Whether another thread cancelled the statement that runs.
+        store: Database of SQLite in which its statement runs.
         module: MODULE of V$SESSION.
     """
 
@@ -221,6 +224,9 @@ class Session:
         self.is_serializable = False
         self.is_killed = False
         self.is_waiting = False
+        self.is_running = False
+        self.is_cancelled = False
+        self.store: Any = None
         self.ddl_lock_timeout_s = 0
         self.module: str | None = None
         self.last_text = ""
@@ -340,8 +346,11 @@ class Session:
         words = _words_of(text)
         limit_s, code = self._patience(words)
         end = time.monotonic() + limit_s
+        self.is_running, self.is_cancelled = True, False
         try:
             while True:
+                if self.is_cancelled:
+                    raise OraError(1013)
                 with self.server.lock:
                     if self.is_killed:
                         raise OraError(28)
@@ -358,7 +367,14 @@ class Session:
                         self.is_waiting = True
                 time.sleep(_WAIT_S)
         finally:
-            self.is_waiting = False
+            self.is_waiting = self.is_running = False
+
+    def cancel(self) -> None:
+        """End the statement that another thread runs, if any: its error is ORA-01013."""
+        if self.is_running:
+            self.is_cancelled = True
+            if self.store is not None:
+                self.store.interrupt()
 
     def _patience(self, words: Sequence[str]) -> tuple[float, int]:
         """Return how many seconds a statement waits for locks, and the code of its error then."""
@@ -525,6 +541,8 @@ class Session:
             self.parameters[name] = getattr(self.nls, attribute)
 
     def _alter_session(self, tokens: list[Token]) -> None:
+        if [one.text.upper() for one in tokens[:3]] == ["ROW", "ARCHIVAL", "VISIBILITY"]:
+            return  # rows of the model are never archived
         for name, sign, value in zip(tokens[::3], tokens[1::3], tokens[2::3], strict=False):
             if sign.text != "=":
                 raise OraError(900)

@@ -75,6 +75,7 @@ class Play:
             scn=scn,
             is_index_organized=bool(self.random.randrange(2)),
             bytes_target=32_768,
+            pieces=4,
             rows_target=7,
         )
         for piece in self.random.sample(pieces, len(pieces)):

@@ -11,7 +11,7 @@ import pytest
 from penstock.codec.oracle.scn import OraclePosition
 from penstock.control.pipeline.config import load_config
 from penstock.engines.oracle import checks
-from penstock.engines.oracle.checks import log_checks, table_checks
+from penstock.engines.oracle.checks import log_checks, table_checks, target_checks
 from penstock.engines.oracle.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, OracleProbe
 from penstock.engines.oracle.connect import Connection, connect, connect_root, server_errors
 from penstock.engines.oracle.extraction import identity
@@ -63,7 +63,8 @@ class Case:
 
     def withdraw(self, *grants: str) -> None:
         """Take rights from the user."""
-        self.database.settings.grants = ALL_PRIVILEGES - set(grants)
+        given = ALL_PRIVILEGES | set(target_checks.WRITES + target_checks.CREATES)
+        self.database.settings.grants = given - set(grants)
 
     def pipeline(self) -> Pipeline:
         """Return the pipeline."""

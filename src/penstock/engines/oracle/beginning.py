@@ -152,7 +152,7 @@ def check_database(session: Connection, pdb: str = "") -> DatabaseFacts:
             f"the database {found.name} has no supplemental logging: changes lack their keys",
             hint=LOGGING_HINT,
         )
-    if pdb and (mode := read_pdb_mode(session, pdb)) != "READ WRITE":
+    if pdb and (mode := read_pdb_mode(session, pdb)) not in (None, "READ WRITE"):
         raise DatabaseClosed(
             f"the pluggable database {pdb} is {mode or 'not visible to this user'}",
             hint=f"Run at the root, as a DBA: ALTER PLUGGABLE DATABASE {pdb} OPEN; "
@@ -161,9 +161,15 @@ def check_database(session: Connection, pdb: str = "") -> DatabaseFacts:
     return found
 
 
-def read_pdb_mode(session: Connection, pdb: str) -> str:
-    """Return OPEN_MODE of a pluggable database; empty if the user does not see it."""
-    found = session.execute(PDB_MODE, name=pdb)
+def read_pdb_mode(session: Connection, pdb: str) -> str | None:
+    """Return OPEN_MODE of a pluggable database; empty if there is none of the name.
+
+    Returns None if the user may not ask.
+    """
+    try:
+        found = session.execute(PDB_MODE, name=pdb)
+    except PrivilegeMissing:
+        return None
     return str(found[0][0]) if found else ""
 
 

@@ -63,6 +63,8 @@ READ_FORMATS = (
     "TO_CHAR(TIMESTAMP '2026-02-28 13:45:59.123456789 +05:30'), TO_CHAR(1.5), SESSIONTIMEZONE "
     "FROM DUAL"
 )
+# Rows that an application has archived in the database (ORA_ARCHIVE_STATE) are rows, too.
+SHOW_ARCHIVED = "ALTER SESSION SET ROW ARCHIVAL VISIBILITY = ALL"
 _FORMATS = (
     "2026-02-28 00:00:00",
     "2026-02-28 13:45:59.123456789",
@@ -355,8 +357,9 @@ def _enter(connection: Connection, container: str, url: str) -> None:
 
 
 def set_formats(connection: Connection) -> None:
-    """Set the session's formats, and check what they do. Raises SessionUnset."""
+    """Set the session's formats and visible rows; check the formats. Raises SessionUnset."""
     connection.run(SET_FORMATS)
+    connection.run(SHOW_ARCHIVED)
     shown = [str(one).lstrip() for one in connection.execute(READ_FORMATS)[0]]
     for text, wanted in zip(shown, _FORMATS, strict=True):
         if text != wanted:

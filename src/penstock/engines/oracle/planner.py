@@ -30,7 +30,7 @@ from penstock.ports.config import Config
 
 logger = structlog.get_logger(__name__)
 CHUNKS_PER_SESSION = 4
-CHUNK_BYTES_MIN = 4 * 2**20
+ROWS_UNKNOWN = 50_000  # of a range of keys, without statistics
 
 
 class OraclePlanner(Planning):
@@ -119,15 +119,18 @@ class OraclePlanner(Planning):
         if read.binary:
             raise ValueError(f"rows of {definition.name} are not in COPY's binary format")
         shape = shape_of(session, definition.name)
-        even = max(definition.size_bytes // (CHUNKS_PER_SESSION * self._threads), CHUNK_BYTES_MIN)
-        size = min(self._chunk_bytes, even)
         pieces = plan_chunks(
             session,
             definition,
             scn=scn,
             is_index_organized=is_index_organized,
-            bytes_target=size,
-            rows_target=rows_per_chunk(definition, size),
+            bytes_target=self._chunk_bytes,
+            pieces=CHUNKS_PER_SESSION * self._threads,
+            rows_target=(
+                rows_per_chunk(definition, self._chunk_bytes)
+                if definition.row_estimate
+                else ROWS_UNKNOWN
+            ),
         )
         return [_chunk(piece, read, scn, shape) for piece in pieces]
 

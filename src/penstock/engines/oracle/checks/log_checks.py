@@ -186,7 +186,7 @@ def containers(probe: OracleProbe) -> Iterator[Finding]:
             "tables at the root are those of the server",
             "add ?pdb=NAME to [source] url: SELECT NAME FROM V$PDBS;",
         )
-    elif probe.pdb and (mode := read_pdb_mode(probe.root, probe.pdb)) != "READ WRITE":
+    elif probe.pdb and (mode := read_pdb_mode(probe.root, probe.pdb)) not in (None, "READ WRITE"):
         yield probe.make_finding(
             "OR008",
             Severity.ERROR,

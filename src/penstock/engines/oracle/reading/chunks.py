@@ -24,6 +24,7 @@ from penstock.model import ColumnDefinition, Identity, TableDefinition, TableNam
 from penstock.sql.key_ranges import Bound, at_least, between
 
 logger = structlog.get_logger(__name__)
+CHUNK_BYTES_MIN = 4 * 2**20
 _KEY_TYPES = frozenset(("NUMBER", "CHAR", "VARCHAR2", "NCHAR", "NVARCHAR2", "DATE", "RAW"))
 _KEY_TYPES |= {"TIMESTAMP"}
 _NATIONAL = ("NCHAR", "NVARCHAR2")
@@ -56,6 +57,7 @@ def plan_chunks(
     is_index_organized: bool,
     bytes_target: int,
     rows_target: int,
+    pieces: int = 1,
 ) -> list[RowChunk]:
     """Cut a table into chunks.
 
@@ -64,16 +66,17 @@ def plan_chunks(
         definition: The table.
         scn: The SCN as of which it is read.
         is_index_organized: Whether its rows are in the index of its key.
-        bytes_target: Size of a range of row ids.
+        bytes_target: Size of a range of row ids, as far as extents allow it.
         rows_target: Rows of a range of keys.
+        pieces: Number of ranges of row ids in which a table of fewer is cut, if they are not small.
 
     Raises the errors of statements.
     """
-    if bytes_target < 1 or rows_target < 1:
-        raise ValueError(f"not a size of chunks: {bytes_target}, {rows_target}")
+    if bytes_target < 1 or pieces < 1 or rows_target < 1:
+        raise ValueError(f"not a size of chunks: {bytes_target}, {pieces}, {rows_target}")
     if not is_index_organized:
         try:
-            return _by_extents(connection, definition, bytes_target)
+            return _by_extents(connection, definition, bytes_target, pieces)
         except PrivilegeMissing as error:
             logger.warning(
                 "a table is cut by its key, because the user may not see its extents",
@@ -84,14 +87,16 @@ def plan_chunks(
 
 
 def _by_extents(
-    connection: Connection, definition: TableDefinition, bytes_target: int
+    connection: Connection, definition: TableDefinition, bytes_target: int, pieces: int
 ) -> list[RowChunk]:
     owner, name = definition.name
     extents = connection.execute(statements.EXTENTS, owner=owner, name=name)
+    total_bytes = sum(int(count) for _, count in extents) * BLOCK_BYTES
+    target = min(bytes_target, max(total_bytes // pieces, CHUNK_BYTES_MIN))
     starts: list[str] = []
     blocks: list[int] = [0]
     for row_id, count in extents:
-        if blocks[-1] * BLOCK_BYTES >= bytes_target:
+        if blocks[-1] * BLOCK_BYTES >= target:
             starts.append(str(row_id))
             blocks.append(0)
         blocks[-1] += int(count)
