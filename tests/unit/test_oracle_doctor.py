@@ -329,6 +329,28 @@ def test_services_of_clouds(case: Case, monkeypatch: pytest.MonkeyPatch) -> None
     assert (autonomous.severity, "data" in autonomous.command) == (Severity.ERROR, True)
 
 
+def test_policies_that_hide_rows_or_values(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Require the privileges that exempt the user."""
+    answers = {
+        table_checks.POLICIES: [("SHOP", "T"), ("SHOP", "OTHER")],
+        table_checks.REDACTIONS: [("SHOP", "T")],
+    }
+    original = Connection.execute
+    monkeypatch.setattr(
+        Connection,
+        "execute",
+        lambda self, sql, **binds: answers.get(sql) or original(self, sql, **binds),
+    )
+    hidden, changed = case.look("OR016")
+    assert hidden.command == "GRANT EXEMPT ACCESS POLICY TO C##PENSTOCK;"
+    assert changed.command == "GRANT EXEMPT REDACTION POLICY TO C##PENSTOCK;"
+    assert "SHOP.T" in hidden.what
+    assert "OTHER" not in hidden.what
+    exempt = {"EXEMPT ACCESS POLICY", "EXEMPT REDACTION POLICY"}
+    case.database.settings.grants = ALL_PRIVILEGES | exempt
+    assert case.look("OR016") == []
+
+
 def make_examined(case: Case) -> Examined:
     """Return what doctor gives to an engine."""
     return Examined(

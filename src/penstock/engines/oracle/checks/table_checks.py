@@ -39,6 +39,9 @@ VIEWS: tuple[tuple[str, str], ...] = (
 CONTENTS = "SELECT SCN FROM V$LOGMNR_CONTENTS WHERE OPERATION_CODE = 7"
 EXTENTS = "SELECT COUNT(*) FROM DBA_EXTENTS WHERE OWNER = :owner AND SEGMENT_NAME = :name"
 IDENTITIES = "SELECT OWNER, TABLE_NAME FROM ALL_TAB_COLS WHERE IDENTITY_COLUMN = 'YES'"
+# Rows that the server hides from a user, and values that it changes for one.
+POLICIES = "SELECT OBJECT_OWNER, OBJECT_NAME FROM ALL_POLICIES WHERE ENABLE = 'YES'"
+REDACTIONS = "SELECT OBJECT_OWNER, OBJECT_NAME FROM REDACTION_POLICIES"
 CLOUD = "SELECT SYS_CONTEXT('USERENV', 'CLOUD_SERVICE') FROM DUAL"
 ON_RDS = "SELECT COUNT(*) FROM ALL_USERS WHERE USERNAME = 'RDSADMIN'"
 _ROWLESS = "1 = 0"
@@ -224,6 +227,33 @@ def keyless(probe: OracleProbe) -> Iterator[Finding]:
             + (", and the redo has no old values of large columns" if large else ""),
             f"ALTER TABLE {quote(*table.name)} ADD PRIMARY KEY (COLUMN);",
         )
+
+
+@SOURCE_CHECKS.check("OR016", "policies on the tables")
+def policies(probe: OracleProbe) -> Iterator[Finding]:
+    """Check that no policy hides rows from the user or changes values: copies would differ."""
+    captured = {(one.name.schema, one.name.name): one.name for one in probe.tables}
+    for sql, exempt, why in (
+        (POLICIES, "EXEMPT ACCESS POLICY", "rows that the policy hides are not copied"),
+        (REDACTIONS, "EXEMPT REDACTION POLICY", "values that the policy changes are copied so"),
+    ):
+        if exempt in probe.privileges:
+            continue
+        try:
+            rows = probe.connection.execute(sql)
+        except (PrivilegeMissing, StatementFailed):
+            continue  # the user may not ask, or the server lacks the feature
+        found = sorted(
+            {captured[key] for row in rows if (key := (str(row[0]), str(row[1]))) in captured}
+        )
+        if found:
+            yield probe.make_finding(
+                "OR016",
+                Severity.ERROR,
+                f"policies apply to {probe.user} on {names(found)}",
+                why,
+                f"GRANT {exempt} TO {probe.user};",
+            )
 
 
 @SOURCE_CHECKS.check("OR018", "services of a cloud", change_only=True)
