@@ -188,7 +188,7 @@ def test_a_begin_that_was_not_in_the_log_yet(case: Case) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_failure_at_any_place(case: Case, point: str) -> None:
-    """What fails once is in the log once, in order."""
+    """Each change is in the log once, in order, wherever a process fails."""
     case.extract()
     case.insert(1)
     case.insert(*range(10, 50))

@@ -62,7 +62,7 @@ def test_one_row_that_moves_twice() -> None:
 
 
 def test_rows_of_other_tables() -> None:
-    """What a trigger writes between two rows of a statement does not end it."""
+    """A row that a trigger writes between two rows of a statement does not end it."""
     other = Entry(2, 'delete from "S"."U" where "ID" = \'1\'', 7, "01", "", Operation.DELETE, "u")
     moves = [move(1, 2), other, move(2, 3)]
     found = list(order_moves(moves, lambda _: KEY))
@@ -78,7 +78,7 @@ def test_a_circle_without_all_columns() -> None:
 
 
 def test_an_update_that_does_not_move() -> None:
-    """A key that is set to itself is no move, and a text that looks like one neither."""
+    """A key that is set to itself does not move, whatever texts the row has."""
     same = move(1, 1)
     quoted = move(2, 2, value='"ID" = ')._replace(row_id="row2")
     assert list(order_moves([same, quoted, move(3, 4)], lambda _: KEY)) == [

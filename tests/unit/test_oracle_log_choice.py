@@ -112,7 +112,7 @@ def test_a_full_log(status: str) -> None:
 
 @pytest.mark.parametrize("status", ["UNUSED", "CLEARING", "CLEARING_CURRENT"])
 def test_a_group_without_a_log(status: str) -> None:
-    """A group that has no redo is no log."""
+    """A group that has no redo is left out."""
     views = make_views(
         archive(5, 100, 200), online(6, 200), online(7, 0, status=status), online(0, 0)
     )
@@ -126,7 +126,7 @@ def test_members() -> None:
     assert names(choose_logs(replace(views, members=files), 150, 400)) == ["/b"]
     found = choose_logs(replace(views, members=files[1:]), 150, 400)
     assert lack(found) is Lack.FILE
-    # A log of before the window may be unreadable.
+    # A log that ends before the window may be unreadable.
     views = make_views(online(6, 100, 140, status="ACTIVE"), online(7, 140), members=[member(7)])
     assert names(choose_logs(views, 140, 400)) == ["/redo/7"]
 
@@ -148,7 +148,7 @@ def test_destinations() -> None:
 
 
 def test_another_incarnation() -> None:
-    """Archives of before OPEN RESETLOGS are not of this log, whatever their numbers are."""
+    """Archives from before OPEN RESETLOGS are left out, whatever their numbers are."""
     old = archive(5, 100, 200, resetlogs=BEFORE)
     views = make_views(old, archive(6, 200, 300), online(7, 300))
     assert lack(choose_logs(views, 150, 400)) is Lack.BEGIN
@@ -242,7 +242,7 @@ def test_a_removed_thread() -> None:
 
 
 def test_the_oldest_scn() -> None:
-    """It is the begin of the last unbroken row of logs of the thread that has least."""
+    """Redo is complete from the begin of the logs of the thread that has least."""
     views = make_views(archive(3, 50, 100), archive(5, 150, 200), online(6, 200))
     assert oldest_scn(views) == 150
     two = make_views(

@@ -184,16 +184,19 @@ def test_redo_that_is_written_late(database: Database, open_log: Open) -> None:
 
 
 def test_a_transaction_that_was_open_at_the_begin(database: Database, open_log: Open) -> None:
-    """Its rows of before are in the log."""
+    """All its rows are in the log."""
     table = database.table("SHOP", "T")
     transaction = database.begin()
     transaction.insert(table, {"ID": 1, "A": "before"})
+    silent = database.begin()
+    silent.insert(table, {"ID": 3, "A": "before"})
     database.switch()
     log = open_log()
     transaction.insert(table, {"ID": 2, "A": "after"})
     transaction.commit()
+    silent.commit()
     log.catch_up()
-    assert rows(log) == [("I", 1, "before"), ("I", 2, "after")]
+    assert rows(log) == [("I", 1, "before"), ("I", 2, "after"), ("I", 3, "before")]
 
 
 def test_a_start_scn(database: Database, open_log: Open) -> None:
@@ -273,6 +276,22 @@ def test_array_statements(database: Database, open_log: Open) -> None:
     log.catch_up()
     assert len(rows(log)) == 1200
     assert sum(one[0] == "D" for one in rows(log)) == 600
+
+
+def test_long_statements(database: Database, open_log: Open) -> None:
+    """A statement in pieces is read whole, wherever it was cut."""
+    table = database.add_table("SHOP", "P", {"ID": "NUMBER(10)", "A": "VARCHAR2(4000)"}, key=["ID"])
+    log = open_log()
+    texts = ["q" * at + "'" * 3900 for at in range(3)] + ["é" * 1900]
+    transaction = database.begin()
+    for at, text in enumerate(texts):
+        row_id = transaction.insert(table, {"ID": at, "A": text})
+        transaction.update(table, row_id, {"A": text + "x"})
+    transaction.commit()
+    log.catch_up()
+    assert rows(log) == [
+        one for at, text in enumerate(texts) for one in (("I", at, text), ("U", at, text + "x"))
+    ]
 
 
 def test_parallel_statements(database: Database, open_log: Open) -> None:
@@ -440,7 +459,7 @@ def test_a_load_without_redo(
 
 
 def test_columns_that_come_and_go(database: Database, open_log: Open) -> None:
-    """A table has a new version after a DDL statement, and rows of before have theirs."""
+    """A table has a new version after a DDL statement, and earlier rows have theirs."""
     log, table = open_log(), database.table("SHOP", "T")
     commit(database, 1, "a")
     log.catch_up()

@@ -138,7 +138,7 @@ class Emission:
         gsn, markers = self.gsn, len(self._markers)
         self.has_ddl = False
         position, time_us = transaction.position, self._to_us(transaction.time)
-        changes = self._ordered(self._changes(transaction))
+        changes = self._put_in_order(self._changes(transaction))
         for entries in changes:
             yield from self._decode(entries, self.trx + 1)
         for owner, name, object_, text in transaction.ddl:
@@ -168,7 +168,7 @@ class Emission:
         for number, entries in enumerate(transaction.frames()):
             yield list(assembler.convert(entries, masks[number], labels[number]))
 
-    def _ordered(self, parts: Iterator[list[Entry]]) -> Iterator[list[Entry]]:
+    def _put_in_order(self, parts: Iterator[list[Entry]]) -> Iterator[list[Entry]]:
         """Yield parts that the decoder takes, in which updates of keys are in order."""
         prepared = map(self._prepare, parts)
         for entries in prepared:

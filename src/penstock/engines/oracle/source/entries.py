@@ -124,7 +124,7 @@ class Transaction:
         entries: Its rows, the spilled ones left out, in order.
         spilled: Frames of the others.
         count: Number of all rows.
-        size_bytes: Estimate of what the entries take in memory.
+        size_bytes: Estimate of the memory of its entries.
         has_undo: Whether it has undo rows.
         has_lobs: Whether it has rows of large objects.
         ddl: DDL statements: owner, table, object number, text.

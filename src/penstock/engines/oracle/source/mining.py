@@ -349,7 +349,7 @@ class Miner:
                 hint="penstock retries automatically. If this repeats, look for errors of the "
                 "archiver in V$ARCHIVE_DEST_STATUS.",
             )
-        raise _lost(str(found), low)
+        raise _redo_lost(str(found), low)
 
     def _mine(
         self, files: Sequence[LogFile], query: str, low: int, high: int, sink: Sink
@@ -386,7 +386,7 @@ class Miner:
         if not is_last:
             return
         if is_missing(error):
-            raise _lost(error.message, 0) from error
+            raise _redo_lost(error.message, 0) from error
         raise RedoAwaited(
             f"the redo could not be read: {error.message}",
             hint="penstock retries automatically. If this repeats, make the redo logs larger: "
@@ -394,7 +394,7 @@ class Miner:
         ) from error
 
 
-def _lost(what: str, scn: int) -> RedoLost:
+def _redo_lost(what: str, scn: int) -> RedoLost:
     place = f" from SCN {scn} on" if scn else ""
     return RedoLost(
         f"redo that the log needs{place} is gone: {what}",

@@ -12,7 +12,7 @@ from penstock.model import PenstockError
 
 
 class Recovery(Enum):
-    """What to do."""
+    """Way to continue after an error."""
 
     CHOOSE = "choose the logs again: one was switched, archived or removed since"
     RENEW = "begin a new session: LogMiner's state in this one is not usable"

@@ -72,8 +72,8 @@ def contents(
 ) -> str:
     """Return the query for the rows of a window.
 
-    START, COMMIT, ROLLBACK and gaps come of the whole database, DDL of the container, changes of
-    the tables and of objects that the dictionary does not name.
+    START, COMMIT, ROLLBACK and gaps are those of the whole database, DDL that of the container,
+    changes those of the tables and of objects that the dictionary does not name.
 
     Args:
         tables: Captured tables.

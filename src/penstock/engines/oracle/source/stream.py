@@ -5,9 +5,8 @@ windows: redo of an open transaction may be written late, with SCNs that an earl
 passed. So each window reads again what is open, and gives what was committed after the log's end
 (reference, sections 2, 7 and 1b.6).
 
-A transaction whose START lies before the window is no transaction of the window: it was open when
-the position was taken, and nothing of it was known. Then the window begins earlier, until it has
-the START, or no redo is left.
+A window may lack the START of a transaction: it was open when the position was taken, and was not
+known. Then the window begins earlier, until it has the START, or no redo is left.
 
 A finished window moves the position even if it had no change, so that archived logs are not purged
 under it. A window ends at a DDL statement of a captured table, after which definitions are read

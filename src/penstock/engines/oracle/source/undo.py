@@ -55,7 +55,7 @@ def _is_kept(entry: Entry, undone: Counter[tuple[str, int]]) -> bool:
         undone[(entry.row_id, _REVERSED[Operation(operation)])] += 1
         return False
     if operation in LOB_CODES:
-        return False  # it opens a large object, and is no change
+        return False  # it opens a large object, and changes nothing
     if not undone:
         return True
     key = entry.row_id, operation
