@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from penstock.codec.oracle.redo_outcome import (
     RedoUnsupported,
 )
 from penstock.codec.oracle.scn import OraclePosition
-from penstock.engines.oracle.source.assembly import Limits
+from penstock.engines.oracle.source.assembly import Assembly, Limits
 from penstock.engines.oracle.source.entries import Entry, Frame, Spill
 from penstock.engines.oracle.source.errors import (
     IncarnationChanged,
@@ -32,6 +32,8 @@ from penstock.engines.oracle.source.errors import (
     TransactionTooOld,
     TransactionTorn,
 )
+from penstock.engines.oracle.source.undo import find_survivors
+from penstock.host.files import REAL_FILES
 from penstock.model import MarkerKind
 from sim_oracle.database import Database
 from sim_oracle.driver_servers import install
@@ -94,6 +96,7 @@ def test_changes_and_undo(database: Database, open_log: Open) -> None:
     log, table = open_log(), database.table("SHOP", "T")
     transaction = database.begin()
     first = transaction.insert(table, {"ID": 1, "A": "it's"})
+    transaction.update(table, first, {"A": "a"})
     transaction.savepoint("S")
     transaction.update(table, first, {"A": "undone"})
     transaction.insert(table, {"ID": 2, "A": "undone"})
@@ -104,7 +107,7 @@ def test_changes_and_undo(database: Database, open_log: Open) -> None:
     gone.insert(table, {"ID": 3, "A": "x"})
     gone.rollback()
     log.catch_up()
-    assert rows(log) == [("I", 1, "it's"), ("U", 1, "b")]
+    assert rows(log) == [("I", 1, "it's"), ("U", 1, "a"), ("U", 1, "b")]
 
 
 def test_keys_that_move_in_one_statement(database: Database, open_log: Open) -> None:
@@ -264,6 +267,35 @@ def test_a_rollback_of_a_transaction_of_before(
     transaction.commit()
     log.catch_up()
     assert rows(log) == [("I", 1, "kept")]
+
+
+def test_incomplete_ids(tmp_path: Path) -> None:
+    """Rows whose XID lacks its sequence belong to the open transaction of their slot."""
+    xid, other = bytes(range(8)), bytes(range(1, 9))
+    time, text = datetime(2026, 3, 1), 'insert into "S"."T"("ID") values (\'1\')'  # noqa: DTZ001
+    partial, address = xid[:4] + b"\xff" * 4, " 0x000001.00000001.0001 "
+
+    def row(xid: bytes, code: int, rollback: int = 0) -> tuple[Any, ...]:
+        return (
+            7, xid, xid, code, rollback, 0, 0, 1, "S", "T", "AAAV+RAAHAAAACjAAA", address, 5, 1,
+            None, time, text,
+        )  # fmt: skip
+
+    def assemble(*given: tuple[Any, ...]) -> Assembly:
+        found = Assembly(
+            0, number_of=lambda *_: 0, spill=Spill(tmp_path, REAL_FILES), limits=Limits()
+        )
+        found.add(given)
+        return found
+
+    start, insert = row(xid, 6), row(xid, 1)
+    undone = assemble(row(other, 6), start, insert, row(partial, 2, 1), row(xid, 7))
+    (transaction,) = undone.committed
+    assert find_survivors(transaction, []) == [bytearray([0, 0])]
+    ended = assemble(row(other, 6), start, insert, row(partial, 36))
+    assert ended.open_starts() == [7]
+    unknown = assemble(row(other, 6), row(partial, 2, 1), row(partial, 36))
+    assert unknown.open_starts() == [7]
 
 
 def test_array_statements(database: Database, open_log: Open) -> None:

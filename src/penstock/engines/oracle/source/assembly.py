@@ -5,8 +5,8 @@ kept in its place, and read when the transaction is known to be committed (`undo
 a transaction by its XID. Undo and ROLLBACK rows of a transaction that began before the window may
 have an XID with the sequence 2^32 - 1, and belong to the open transaction of that slot.
 
-(RS_ID, SSN) does not identify a row: rows of an array statement share it (reference, 1a O1). Follows the
-reference, section 7.
+(RS_ID, SSN) does not identify a row: rows of an array statement share it (reference, 1a O1).
+Follows the reference, section 7.
 """
 
 from __future__ import annotations
