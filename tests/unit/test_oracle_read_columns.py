@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from penstock.codec.oracle.moments import microseconds_of, parse_moment
 from penstock.codec.oracle.read_columns import (
     CellBroken,
     MadeColumns,
@@ -163,9 +167,25 @@ def test_a_column_that_became_text_stays_so() -> None:
 
 def test_a_value_of_another_form_is_an_error() -> None:
     """Never guess it; the message has the column and not the value."""
-    for type_text, given in (("DATE", "28-FEB-26"), ("NUMBER", "1,5"), ("DATE", " 2026-02-30 0")):
+    for type_text, text in (("DATE", "28-FEB-26"), ("NUMBER", "1,5"), ("DATE", " 2026-02-30 0")):
         with pytest.raises(CellBroken, match="column V") as error:
-            make(type_text, [given], TEXT)
-        assert given not in str(error.value)
+            make(type_text, [text], TEXT)
+        assert text not in str(error.value)
     with pytest.raises(ValueError, match="columns"):
         make_columns(pa.record_batch({"A": [1], "B": [2]}), [ReadColumn.of("A", "NUMBER(9,0)")])
+
+
+@given(
+    st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 12, 31)),  # noqa: DTZ001
+    st.sampled_from(["TIMESTAMP(6)", "TIMESTAMP(9)", "TIMESTAMP(6) WITH LOCAL TIME ZONE", "DATE"]),
+)
+def test_whole_batches_are_read_as_single_values_are(time: datetime, type_text: str) -> None:
+    """Arrow reads the texts of a batch as `parse_moment` does, in every year of both calendars."""
+    digits = "" if type_text == "DATE" else f".{time.microsecond:06}"
+    nanos = "000" if type_text == "TIMESTAMP(9)" else ""
+    text = f" {time.year:04}-{time:%m-%d %H:%M:%S}{digits}{nanos}"
+    moment = parse_moment(text.encode())
+    together = make(type_text, [text, " 2026-01-01 00:00:00" + digits + nanos], TEXT)
+    assert together.arrays[0][0].value == microseconds_of(moment)
+    alone = make(type_text, [text, "-0044-03-15 00:00:00" + digits + nanos], TEXT)
+    assert alone.arrays[0][0] == together.arrays[0][0]
