@@ -21,8 +21,9 @@ from harness.pipelines.merge import delete, insert, update
 from penstock.codec.types import NO_CHOICES, Choices
 from penstock.codec.types.prepare import ValueRefused as ValueUnfit
 from penstock.engines.oracle.connect import Connection, connect
-from penstock.engines.oracle.target import merge_writer
+from penstock.engines.oracle.target import merge_writer, progress
 from penstock.engines.oracle.target.apply import OracleTarget
+from penstock.engines.oracle.target.claims import CLAIM, module_of
 from penstock.engines.oracle.target.progress import (
     LAG,
     LATEST,
@@ -580,15 +581,57 @@ def test_a_worker_that_is_cut_off_may_try_again(pipeline: Pipeline) -> None:
     assert pipeline.rows("t") == [(1, "a", 1)]
 
 
-def test_a_worker_that_fills_a_merge_table_interrupts_its_emptying(pipeline: Pipeline) -> None:
-    """TRUNCATE waits for a limited time, and the batch is then staged again."""
+def hang(pipeline: Pipeline, module: str) -> Connection:
+    """Return the session of a worker that hangs while it fills the merge table."""
+    session = connect(pipeline.url)
+    pipeline.stack.callback(session.close)
+    session.run(CLAIM, module=module)
+    session.run('INSERT INTO "WIREKITE"."t_wkm" ("ID") VALUES (9)')
+    return session
+
+
+def test_the_next_batch_ends_a_worker_that_hangs(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The merge table is empty, and the worker has lost its session with its rows."""
+    monkeypatch.setattr(progress, "DDL_WAIT", "ALTER SESSION SET DDL_LOCK_TIMEOUT = 0")
     pipeline.apply(insert(ITEM, 1, "a", 1))
     pipeline.write(insert(ITEM, 2, "b", 2))
-    pipeline.server.fail_next(54, "TRUNCATE TABLE")
+    lost = hang(pipeline, module_of("t_wkm"))
+    pipeline.target.apply(pipeline.stage())
+    with pytest.raises(ConnectionLost):
+        lost.run('INSERT INTO "WIREKITE"."t_wkm" ("ID") VALUES (10)')
+    assert len(pipeline.rows("t")) == 2
+
+
+def test_a_session_of_another_program_is_not_ended(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is repeated until the table is free."""
+    monkeypatch.setattr(progress, "DDL_WAIT", "ALTER SESSION SET DDL_LOCK_TIMEOUT = 0")
+    pipeline.apply(insert(ITEM, 1, "a", 1))
+    pipeline.write(insert(ITEM, 2, "b", 2))
+    other = hang(pipeline, "another program")
     with pytest.raises(StatementInterrupted):
         pipeline.stage()
+    other.rollback()
     pipeline.target.apply(pipeline.stage())
     assert len(pipeline.rows("t")) == 2
+
+
+def test_a_user_that_may_not_end_sessions_is_told_what_to_run(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hint has the statement for this session, and the right."""
+    monkeypatch.setattr(progress, "DDL_WAIT", "ALTER SESSION SET DDL_LOCK_TIMEOUT = 0")
+    pipeline.apply(insert(ITEM, 1, "a", 1))
+    pipeline.write(insert(ITEM, 2, "b", 2))
+    hang(pipeline, module_of("t_wkm"))
+    pipeline.server.fail_next(1031, "ALTER SYSTEM KILL SESSION")
+    with pytest.raises(StatementInterrupted) as caught:
+        pipeline.stage()
+    assert "ALTER SYSTEM KILL SESSION '" in caught.value.hint
+    assert "GRANT ALTER SYSTEM" in caught.value.hint
 
 
 def test_errors_of_staging() -> None:
@@ -791,11 +834,11 @@ def test_the_published_queries_answer(pipeline: Pipeline) -> None:
     assert all(row[3] >= row[2] for row in newest)
     ((lag,),) = pipeline.run(LAG)
     assert 0 <= int(lag) < 60
-    with closing(connect_progress(pipeline.url, "test")) as progress:
-        assert [row.source for row in progress.newest("CL")] == [row[0] for row in newest]
-        assert progress.action() == "RUN"
-        progress.set_action("PAUSE")
-        assert progress.action() == "PAUSE"
+    with closing(connect_progress(pipeline.url, "test")) as store:
+        assert [row.source for row in store.newest("CL")] == [row[0] for row in newest]
+        assert store.action() == "RUN"
+        store.set_action("PAUSE")
+        assert store.action() == "PAUSE"
 
 
 def test_a_reset_removes_what_is_ours(pipeline: Pipeline) -> None:
@@ -839,9 +882,9 @@ def test_two_processes_create_the_state_tables_at_once(pipeline: Pipeline) -> No
     """A table that the other one has just created is there."""
     pipeline.run(*[f"DROP TABLE wirekite.{name}" for name in ("wirekite_merge", "wirekite_apart")])
     pipeline.server.fail_next(955, "create table wirekite.wirekite_merge")
-    with closing(connect_progress(pipeline.url, "test")) as progress:
-        progress.ensure_tables()
-        assert progress.present_tables() >= {"wirekite_merge", "wirekite_apart"}
+    with closing(connect_progress(pipeline.url, "test")) as store:
+        store.ensure_tables()
+        assert store.present_tables() >= {"wirekite_merge", "wirekite_apart"}
 
 
 def test_names_of_old_servers(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.codec.types import NO_CHOICES, Choices
 from penstock.engines.oracle.connect import Connection, quote
+from penstock.engines.oracle.target.claims import end_workers, is_used_elsewhere
 from penstock.engines.oracle.target.layout import STAMP, MergeLayout
 from penstock.engines.oracle.target.merge_writer import OracleMergeWriter
 from penstock.engines.oracle.target.progress import (
@@ -26,7 +27,7 @@ from penstock.engines.oracle.target.progress import (
     upsert_by_merge,
 )
 from penstock.engines.oracle.target.translation import Translation
-from penstock.host.errors import StatementFailed
+from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import TableName
 from penstock.ports import target as port
 from penstock.ports.target import SCHEMA, MergeTable, Staging, StagingChanged
@@ -63,10 +64,20 @@ class MergeTables:
     def make_empty(self, wanted: Mapping[str, MergeLayout]) -> dict[str, int]:
         """Create these merge tables, by name, empty. Call outside a transaction.
 
-        Returns a stamp per name, which is another one each time. Raises StagingChanged if another
-        loader creates them at the same moment, and StatementInterrupted if a worker still fills
-        one: the batch is then staged again.
+        Returns a stamp per name, which is another one each time. Sessions of lost workers that use
+        the tables are ended. Raises StagingChanged if another loader creates them at the same
+        moment.
         """
+        try:
+            return self._make_empty(wanted)
+        except StatementInterrupted as error:
+            if not is_used_elsewhere(error):
+                raise
+            for name in sorted(wanted):
+                end_workers(self._connection, name)
+        return self._make_empty(wanted)
+
+    def _make_empty(self, wanted: Mapping[str, MergeLayout]) -> dict[str, int]:
         stamps = {name: secrets.randbits(STAMP_BITS) for name in wanted}
         try:
             with name_work("preparing merge tables"):

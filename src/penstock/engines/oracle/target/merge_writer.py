@@ -14,6 +14,7 @@ from itertools import chain
 import pyarrow as pa
 
 from penstock.engines.oracle.connect import Connection, quote
+from penstock.engines.oracle.target.claims import claim_staging
 from penstock.engines.oracle.target.layout import MergeLayout, Staged
 from penstock.engines.oracle.target.progress import OWNER, open_session
 from penstock.engines.oracle.target.refusals import refusal_number, value_refused
@@ -68,13 +69,26 @@ class OracleMergeWriter(StagingWriter):
         doing = f"staging {self.table} into {quote(OWNER, self.staging)}"
         batches = chain(rows.deletes(), rows.upserts())
         try:
-            connection = _connections.get(self.url)
+            connection = _open_claimed(self.url, self.staging)
             return StagedRows(
                 in_table=insert_batches(connection, self.layout.insert(self.staging), batches)
             )
         except BaseException as error:
             _connections.forget(self.url)
             raise staging_error(error, doing, self.table) from error
+
+
+def _open_claimed(url: str, staging: str) -> Connection:
+    """Return the worker's connection, findable by its merge table.
+
+    The stager may have ended the session that this worker has kept since its last task.
+    """
+    try:
+        claim_staging(_connections.get(url), staging)
+    except ConnectionLost:
+        _connections.forget(url)
+        claim_staging(_connections.get(url), staging)
+    return _connections.get(url)
 
 
 def insert_batches(connection: Connection, sql: str, batches: Iterator[pa.RecordBatch]) -> int:
