@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,10 @@ from penstock.engines.oracle.source.errors import (
     TransactionTooOld,
     TransactionTorn,
 )
+from penstock.engines.oracle.source.shapes import read_default
 from penstock.engines.oracle.source.undo import find_survivors
 from penstock.host.files import REAL_FILES
-from penstock.model import MarkerKind
+from penstock.model import FlushPoint, MarkerKind, TableDefinition, TableName
 from sim_oracle.database import Database
 from sim_oracle.driver_servers import install
 from sim_oracle.session import Server
@@ -186,20 +188,21 @@ def test_redo_that_is_written_late(database: Database, open_log: Open) -> None:
         assert ("I", key, late) in rows(log)
 
 
-def test_a_transaction_that_was_open_at_the_begin(database: Database, open_log: Open) -> None:
+@pytest.mark.parametrize("has_later", [True, False])
+def test_a_transaction_that_was_open_at_the_begin(
+    database: Database, open_log: Open, has_later: bool
+) -> None:
     """All its rows are in the log."""
     table = database.table("SHOP", "T")
     transaction = database.begin()
     transaction.insert(table, {"ID": 1, "A": "before"})
-    silent = database.begin()
-    silent.insert(table, {"ID": 3, "A": "before"})
     database.switch()
     log = open_log()
-    transaction.insert(table, {"ID": 2, "A": "after"})
+    if has_later:
+        transaction.insert(table, {"ID": 2, "A": "after"})
     transaction.commit()
-    silent.commit()
     log.catch_up()
-    assert rows(log) == [("I", 1, "before"), ("I", 2, "after"), ("I", 3, "before")]
+    assert rows(log) == [("I", 1, "before"), ("I", 2, "after")][: 1 + has_later]
 
 
 def test_a_start_scn(database: Database, open_log: Open) -> None:
@@ -683,3 +686,80 @@ def test_a_part_of_a_large_object(database: Database, open_log: Open) -> None:
     with pytest.raises(LobLost) as caught:
         log.catch_up()
     assert log.engine.is_loss(caught.value)
+
+
+# ---------------------------------------------------------------------- shapes
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5", "5"),
+        (" -1.5 ", "-1.5"),
+        ("'it''s'", "it's"),
+        ("''", None),
+        ("null", None),
+        (None, None),
+    ],
+)
+def test_defaults(text: str | None, value: str | None) -> None:
+    """A literal is the value of earlier rows."""
+    assert read_default(text) == value
+
+
+@pytest.mark.parametrize("text", ["SYSDATE", "1+1", "'a'||'b'", "TO_DATE('2026-01-01')", "5x"])
+def test_other_defaults(text: str) -> None:
+    """An expression is not."""
+    with pytest.raises(ValueError, match=r"."):
+        read_default(text)
+
+
+def test_an_added_column_with_a_default(database: Database, open_log: Open) -> None:
+    """Earlier rows have a literal default; any other one ends the log."""
+    log, table = open_log(), database.table("SHOP", "T")
+    commit(database, 1, "a")
+    log.catch_up()
+    defaults = {"N": "7"}
+    define = log.definitions
+
+    def with_defaults() -> list[TableDefinition]:
+        return [
+            replace(
+                one,
+                columns=tuple(
+                    replace(column, default=defaults.get(column.name)) for column in one.columns
+                ),
+            )
+            for one in define()
+        ]
+
+    log.engine._tables = with_defaults
+    log.engine.shapes.definitions = with_defaults
+    database.add_column(table, "N", "NUMBER(12,2)")
+    log.catch_up()
+    relation = log.engine.shapes.relations[TableName("SHOP", "T")]
+    assert [one.missing for one in relation.columns] == [None, None, "7"]
+    defaults["M"] = "SYSDATE"
+    database.add_column(table, "M", "DATE")
+    with pytest.raises(RowsUnlogged):
+        log.catch_up()
+
+
+def test_a_log_that_was_cut(database: Database, open_log: Open) -> None:
+    """A log that ends before all watermarks reads back to what was open."""
+    log, table = open_log(), database.table("SHOP", "T")
+    transaction = database.begin()
+    transaction.insert(table, {"ID": 1, "A": "open"})
+    database.tick(30_000)
+    commit(database, 2, "b")
+    log.catch_up()
+    transaction.commit()
+    commit(database, 3, "c")
+    log.catch_up()
+    first = log.transactions()[0][0]
+    log.end = FlushPoint(position=first, gsn=1, trx=1)
+    log.runs.clear()
+    log.engine._marks._marks = log.engine._marks._marks[-1:]
+    log.reconnect()
+    log.catch_up()
+    assert rows(log) == [("I", 1, "open"), ("I", 3, "c")]

@@ -10,6 +10,7 @@ Types and keys are those of the table's definition. A column that was once kept 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +21,7 @@ from penstock.codec.oracle.redo_outcome import Defect, Reason, redo_error
 from penstock.codec.oracle.sql_redo import Decoder
 from penstock.codec.oracle.types import parse_type
 from penstock.engines.oracle.source.entries import Entry
+from penstock.engines.oracle.source.errors import RELOAD, RowsUnlogged
 from penstock.engines.oracle.source.key_order import TableKey
 from penstock.host.errors import StatementInterrupted
 from penstock.model import (
@@ -33,6 +35,23 @@ from penstock.model import (
 )
 
 Columns = Sequence[tuple[str, str]]
+ENCODINGS = {
+    "AL32UTF8": "utf-8",
+    "CL8MSWIN1251": "cp1251",
+    "EE8ISO8859P2": "iso8859-2",
+    "EE8MSWIN1250": "cp1250",
+    "JA16EUC": "euc-jp",
+    "JA16SJIS": "shift-jis",
+    "KO16MSWIN949": "cp949",
+    "US7ASCII": "ascii",
+    "WE8ISO8859P1": "iso8859-1",
+    "WE8ISO8859P15": "iso8859-15",
+    "WE8MSWIN1252": "cp1252",
+    "ZHS16GBK": "gbk",
+}
+"""Python's names of Oracle's character sets. In another one, texts of ASCII are read only."""
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
+_TEXT = re.compile(r"'((?:[^']|'')*)'")
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,9 +314,35 @@ class Shapes:
                 relation=version.relation,
             ) from defect
 
+    def _fill_added(self, table: TableName, last: Relation, relation: Relation) -> Relation:
+        """Return a shape in which added columns have the value of earlier rows.
+
+        Raises RowsUnlogged for a default that is not a literal: the redo does not have its value.
+        """
+        before = {one.name: one for one in last.columns}
+        definition = self._tables.get(table)
+        defaults = {one.name: one.default for one in definition.columns} if definition else {}
+        columns = []
+        for one in relation.columns:
+            known = before.get(one.name)
+            if known is not None:
+                columns.append(replace(one, missing=known.missing))
+                continue
+            try:
+                columns.append(replace(one, missing=read_default(defaults.get(one.name))))
+            except ValueError as error:
+                raise RowsUnlogged(
+                    f"column {one.name} was added to {table} with a default that is not a literal: "
+                    "its values in earlier rows are not in the redo",
+                    hint=f"Load the table again. {RELOAD}",
+                    table=str(table),
+                ) from error
+        return replace(relation, columns=tuple(columns))
+
     def _number_version(self, table: TableName, relation: Relation, since: int) -> Relation:
         last = self.relations.get(table)
         if last is not None:
+            relation = self._fill_added(table, last, relation)
             texts = {(one.name, one.source_type) for one in last.columns if one.neutral == "string"}
             relation = replace(
                 relation,
@@ -313,6 +358,19 @@ class Shapes:
         self.relations[table] = relation
         self.is_changed = True
         return relation
+
+
+def read_default(text: str | None) -> str | None:
+    """Return the value of a default that is a literal; None for NULL. Raises ValueError."""
+    shown = (text or "").strip()
+    if not shown or shown.upper() == "NULL":
+        return None
+    if _NUMBER.fullmatch(shown):
+        return shown
+    match = _TEXT.fullmatch(shown)
+    if match is None:
+        raise ValueError(shown)
+    return match[1].replace("''", "'") or None
 
 
 def relation_of(definition: TableDefinition, *, is_whole: bool = False) -> Relation:

@@ -32,7 +32,7 @@ from penstock.engines.oracle.source.errors import (
 )
 from penstock.engines.oracle.source.lobs import Gone, LobValue, ReadLob
 from penstock.engines.oracle.source.mining import Miner, read_clock
-from penstock.engines.oracle.source.shapes import Columns, KnownShapes, Shapes
+from penstock.engines.oracle.source.shapes import ENCODINGS, Columns, KnownShapes, Shapes
 from penstock.engines.oracle.source.stream import POLL_S, RedoStream
 from penstock.engines.oracle.source.watermarks import REDO_FILE, KnownRedo, Watermarks
 from penstock.host.clock import REAL_CLOCK, Clock
@@ -137,6 +137,7 @@ class OracleEngine(SourceEngine):
             is_whole=self._options.full_before_images,
         )
         shapes.load(state)
+        shapes.encoding = self._read_encoding()
         captures.note_tables(shapes.tables)
         self._note_objects()
         if known is None:
@@ -235,6 +236,10 @@ class OracleEngine(SourceEngine):
             )
             for name, kind, length, precision, scale, characters, used in rows
         ]
+
+    def _read_encoding(self) -> str:
+        sets = dict(self._tables_session.execute(statements.CHARACTER_SETS))
+        return ENCODINGS.get(str(sets.get("NLS_CHARACTERSET")), "ascii")
 
     def _note_objects(self) -> None:
         """Note the object numbers of the captured tables, by which their rows are found."""

@@ -57,6 +57,8 @@ OBJECTS = (
     "WHERE OWNER = :owner AND OBJECT_TYPE LIKE 'TABLE%'"
 )
 
+CHARACTER_SETS = "SELECT PARAMETER, VALUE FROM NLS_DATABASE_PARAMETERS"
+
 LIST_MAX = 1000
 """Items of a list of an IN condition; ORA-01795 refuses more."""
 

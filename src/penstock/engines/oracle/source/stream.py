@@ -275,8 +275,8 @@ class RedoStream(SourceStream):
         While the watermark is only the position that a user gave, each one may have rows before.
         Later, one without any row in the window is one of other tables.
         """
-        is_trusted = self._marks.is_trusted
-        return [name for name, has_rows in assembly.torn.items() if has_rows or not is_trusted]
+        has_low = self._marks.has_low(self._given)
+        return [name for name, has_rows in assembly.torn.items() if has_rows or not has_low]
 
     def _begin(self) -> Sink:
         self.close()

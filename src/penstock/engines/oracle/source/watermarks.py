@@ -94,10 +94,11 @@ class Watermarks:
             unrecoverable=dict(self.unrecoverable),
         )
 
-    @property
-    def is_trusted(self) -> bool:
-        """Return whether a window was read, so that all transactions open then are known."""
-        return bool(self._marks)
+    def has_low(self, position: int) -> bool:
+        """Return whether a position has a watermark, so that all transactions open then are
+        known.
+        """
+        return any(at <= position for at, _ in self._marks)
 
     @property
     def first(self) -> tuple[int, int] | None:
@@ -123,7 +124,7 @@ class Watermarks:
 
     def rewind(self, position: int) -> None:
         """Forget the watermarks after a position: the log continues there."""
-        self._marks = [one for one in self._marks if one[0] <= position] or self._marks[:1]
+        self._marks = [one for one in self._marks if one[0] <= position]
 
     def prune(self, position: int) -> None:
         """Forget those that are not needed once the log is durable up to a position."""
