@@ -360,6 +360,16 @@ def test_unsent_columns_stay(pipeline: Pipeline) -> None:
     assert 10 not in found
 
 
+def test_unsent_columns_of_a_row_that_takes_a_deleted_rows_key(pipeline: Pipeline) -> None:
+    """The row under the new key is there until the batch, and its values are not taken."""
+    pipeline.apply(insert(ITEM, 10, "ten", 1), insert(ITEM, 100, "hundred", 2))
+    pipeline.apply(
+        delete(ITEM, 100, None, None),
+        update(ITEM, 100, None, 7, old=(10, None, None), absent=(1,)),
+    )
+    assert pipeline.rows("t") == [(100, "ten", 7)]
+
+
 @pytest.mark.parametrize(
     ("type_text", "neutral", "target", "value"),
     [
