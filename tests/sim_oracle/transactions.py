@@ -350,10 +350,14 @@ class Transaction:
 
         Raises:
             OraError: 1, a key exists twice at the end: all of it was undone.
+            Blocked: Another transaction holds a new key.
         """
         mark = len(self.changes)
         listed = list(changes)
         befores = {row_id: self.lock(table, row_id) for row_id, _ in listed}
+        for row_id, values in listed:
+            after = {**befores[row_id], **self._fit_changes(table, values)}
+            self._check_key(table, table.key_of(after))
         for row_id, _ in listed:
             table.take(row_id)
         taken: set[Any] = set()
