@@ -59,6 +59,13 @@ _SQL = {
     Staged.RAW: f"RAW({RAW_BYTES_MAX})",
     Staged.BLOB: "BLOB",
 }
+_SENT = {
+    Staged.SHORT: TEXT,
+    Staged.LONG: pa.large_string(),
+    Staged.RAW: pa.binary(),
+    Staged.BLOB: pa.large_binary(),
+}
+"""Types in which the driver is given values: it binds the large ones as LONG, which a LOB takes."""
 _OWN: dict[str, tuple[pa.DataType, str]] = {
     "bool": (pa.int8(), "NUMBER(1)"),
     "int16": (pa.int16(), "NUMBER(5)"),
@@ -82,7 +89,7 @@ def staged_form(column: Column, form: Staged) -> tuple[pa.DataType, str]:
         if match := _DECIMAL.match(column.neutral):
             return arrow_type(column.neutral), f"NUMBER({match[1]},{match[2]})"
         return _OWN[column.neutral]
-    return (TEXT if form in _TEXTS else pa.binary()), _SQL[form]
+    return _SENT[form], _SQL[form]
 
 
 def default_form(column: Column) -> Staged:
@@ -227,9 +234,9 @@ def convert_values(values: Any, column: Column, form: Staged, relation: Relation
     """
     kind, _ = staged_form(column, form)
     if form in _TEXTS:
-        return cast_exactly(text_values(values), TEXT)
+        return cast_exactly(text_values(values), kind)
     if form is not Staged.OWN:
-        return cast_exactly(values, pa.binary())
+        return cast_exactly(values, kind)
     values = cast_exactly(values, arrow_type(column.neutral))
     if pa.types.is_timestamp(values.type):
         _check_years(values, column, relation)
