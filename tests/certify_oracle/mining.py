@@ -9,7 +9,7 @@ from certify_oracle.server import Server
 from penstock.engines.oracle.connect import Connection
 from penstock.engines.oracle.source import statements
 from penstock.engines.oracle.source.log_choice import Missing, choose_logs
-from penstock.engines.oracle.source.mining import read_incarnation, read_views
+from penstock.engines.oracle.source.views import read_incarnation, read_views
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 
 COLUMNS = (

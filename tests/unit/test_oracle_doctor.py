@@ -16,7 +16,7 @@ from penstock.engines.oracle.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, O
 from penstock.engines.oracle.connect import Connection, connect, connect_root, server_errors
 from penstock.engines.oracle.extraction import identity
 from penstock.engines.oracle.reading.catalog import survey
-from penstock.engines.oracle.source.mining import Incarnation
+from penstock.engines.oracle.source.views import Incarnation
 from penstock.engines.oracle.source.watermarks import REDO_FILE, Watermarks
 from penstock.host import files
 from penstock.host.state_file import StateFile

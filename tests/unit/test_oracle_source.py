@@ -33,7 +33,7 @@ from penstock.engines.oracle.source.errors import (
     TransactionTooOld,
     TransactionTorn,
 )
-from penstock.engines.oracle.source.shapes import read_default
+from penstock.engines.oracle.source.relations import read_default
 from penstock.engines.oracle.source.undo import find_survivors
 from penstock.host.files import REAL_FILES
 from penstock.model import FlushPoint, MarkerKind, TableDefinition, TableName

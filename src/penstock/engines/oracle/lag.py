@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 
 from penstock.codec.oracle.scn import OraclePosition
 from penstock.engines.oracle.connect import connect_root
-from penstock.engines.oracle.source.mining import EPOCH, Session, read_clock
+from penstock.engines.oracle.source.mining import EPOCH
+from penstock.engines.oracle.source.views import Session, read_clock
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import PenstockError
 from penstock.ports.config import Config

@@ -14,7 +14,8 @@ from penstock.engines.oracle.extraction import has_begun, identity_of
 from penstock.engines.oracle.reading import statements as reading
 from penstock.engines.oracle.source import statements
 from penstock.engines.oracle.source.log_choice import choose_logs
-from penstock.engines.oracle.source.mining import Miner, read_incarnation, read_views
+from penstock.engines.oracle.source.mining import Miner
+from penstock.engines.oracle.source.views import read_incarnation, read_views
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.ports.checks import Finding, Severity, fix_of
 from penstock.ports.config import Mode

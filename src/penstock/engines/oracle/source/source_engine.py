@@ -31,9 +31,11 @@ from penstock.engines.oracle.source.errors import (
     TransactionTorn,
 )
 from penstock.engines.oracle.source.lobs import Gone, LobValue, ReadLob
-from penstock.engines.oracle.source.mining import Miner, read_clock
-from penstock.engines.oracle.source.shapes import ENCODINGS, Columns, KnownShapes, Shapes
+from penstock.engines.oracle.source.mining import Miner
+from penstock.engines.oracle.source.relations import ENCODINGS
+from penstock.engines.oracle.source.shapes import Columns, KnownShapes, Shapes
 from penstock.engines.oracle.source.stream import POLL_S, RedoStream
+from penstock.engines.oracle.source.views import read_clock
 from penstock.engines.oracle.source.watermarks import REDO_FILE, KnownRedo, Watermarks
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, PenstockError, Run, TableDefinition, TableName

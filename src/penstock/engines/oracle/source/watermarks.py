@@ -13,7 +13,7 @@ from datetime import datetime
 import msgspec
 
 from penstock.codec.oracle.scn import OraclePosition
-from penstock.engines.oracle.source.mining import Incarnation
+from penstock.engines.oracle.source.views import Incarnation
 
 REDO_FILE = "oracle-redo.json"
 
