@@ -13,7 +13,7 @@ from sim_oracle.driver_servers import install
 from sim_oracle.histories import Habits, History
 from sim_oracle.session import Server
 
-STEPS = 250
+STEPS = 160
 HABITS = (
     Habits(disturbances=0.05),
     Habits(threads=1),
@@ -74,7 +74,7 @@ def play(
     return count
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_history_is_in_the_log(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
 ) -> None:
@@ -82,7 +82,7 @@ def test_a_history_is_in_the_log(
     assert play(monkeypatch, tmp_path, seed) > 5
 
 
-@pytest.mark.parametrize("seed", range(12, 20))
+@pytest.mark.parametrize("seed", range(12, 16))
 def test_a_broken_stream_continues(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
 ) -> None:
@@ -90,7 +90,7 @@ def test_a_broken_stream_continues(
     assert play(monkeypatch, tmp_path, seed, breaks=0.4) > 5
 
 
-@pytest.mark.parametrize("seed", range(20, 26))
+@pytest.mark.parametrize("seed", range(20, 23))
 def test_a_history_through_side_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
 ) -> None:

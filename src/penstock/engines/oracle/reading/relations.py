@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.engines.oracle.source import shapes
+from penstock.engines.oracle.source import relations
 from penstock.model import Relation, TableDefinition
 
 
 def relation_of(definition: TableDefinition) -> Relation:
     """Return the shape of a table's rows: all columns but the virtual ones, in order."""
-    return shapes.relation_of(definition)
+    return relations.relation_of(definition)
