@@ -274,6 +274,7 @@ def test_shapes_ignore_names_and_values() -> None:
 
 # Parts of Oracle that both grammars lack, or that only the server knows.
 NOT_FOR_SQLFLUFF = (
+    "VERSIONS BETWEEN",
     "LOGGING, TEMPORARY",
     "WHERE LOGGING",
     "ALTER SYSTEM",
