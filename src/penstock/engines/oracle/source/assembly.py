@@ -16,46 +16,31 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.codec.oracle.mined_rows import Operation, unreadable_reason
+from penstock.codec.oracle.mined_rows import Operation
 from penstock.codec.oracle.pieces import PieceJoiner
-from penstock.codec.oracle.redo_outcome import Reason, RedoRow
+from penstock.codec.oracle.redo_outcome import RedoRow
 from penstock.codec.oracle.scn import commit_ordinal
-from penstock.engines.oracle.source.entries import (
-    MISMATCH,
-    REASON_BITS,
-    UNDO,
-    UNREADABLE,
-    Entry,
-    Spill,
-    Transaction,
-)
+from penstock.engines.oracle.source.entries import UNDO, Entry, Spill, Transaction
 from penstock.engines.oracle.source.errors import (
     ParallelChild,
     RedoUnreadable,
     TransactionTooLarge,
     TransactionTooOld,
 )
+from penstock.engines.oracle.source.kept_rows import (
+    CHANGES,
+    LOBS,
+    TEMPORARY,
+    classify,
+    count_untied,
+    tie_rows,
+)
 
-PLACEHOLDER = "A" * 18  # ROW_ID of rows of large objects
 SPILL_BYTES = 64 * 1024 * 1024
 ROW_BYTES = 350  # of an entry in memory, besides its text
 _PARTIAL = b"\xff\xff\xff\xff"
 _NO_XID = bytes(8)
 _CORRUPT = 1343
-_TEMPORARY = "/* No SQL_REDO"
-_CHANGES = frozenset((Operation.INSERT, Operation.DELETE, Operation.UPDATE))
-_LOBS = frozenset(
-    (
-        Operation.SEL_LOB_LOCATOR,
-        Operation.LOB_WRITE,
-        Operation.LOB_TRIM,
-        Operation.LOB_ERASE,
-        Operation.LOB_ERASE_OBSERVED,
-    )
-)
-_LONG_STRINGS = frozenset(
-    (Operation.LONG_STRING_BEGIN, Operation.LONG_STRING_WRITE, Operation.LONG_STRING_END)
-)
 
 Row = tuple[Any, ...]
 """Columns of `statements.CONTENTS`."""
@@ -151,7 +136,7 @@ class Assembly:
                 transaction is None
                 or status
                 or rollback
-                or code not in _CHANGES
+                or code not in CHANGES
                 or pxid != xid
                 or not text
             ):
@@ -160,7 +145,7 @@ class Assembly:
             number = numbers.get((object_, version))
             if number is None:
                 number = self._find_number(owner, name, object_, version)
-            if number < 0 or text.startswith(_TEMPORARY):
+            if number < 0 or text.startswith(TEMPORARY):
                 continue
             transaction.entries.append(
                 Entry(number, text, scn, transaction.name, rs_id, code, row_id)
@@ -280,14 +265,14 @@ class Assembly:
         if number < 0:
             return
         if code == Operation.INTERNAL:
-            _tie(transaction.entries, number, row_id)
+            tie_rows(transaction.entries, number, row_id)
             return
-        kept = _classify(code, rollback, status, info, text)
+        kept = classify(code, rollback, status, info, text)
         if kept < 0:
             return
         if kept & UNDO:
             transaction.has_undo, text = True, ""
-        transaction.has_lobs |= code in _LOBS
+        transaction.has_lobs |= code in LOBS
         self._append(
             transaction, Entry(number, text or "", scn, transaction.name, rs_id, kept, row_id)
         )
@@ -318,7 +303,7 @@ class Assembly:
             if self._size_bytes <= self._spill_bytes // 2:
                 return
             self._size_bytes -= transaction.size_bytes
-            transaction.spill(self._spill, _count_untied(transaction.entries))
+            transaction.spill(self._spill, count_untied(transaction.entries))
 
     @property
     def spilled_byte_count(self) -> int:
@@ -362,37 +347,3 @@ class Assembly:
     def open_starts(self) -> list[int]:
         """Return the SCNs at which the open transactions began."""
         return [one.start_scn for one in self._open.values() if one.start_scn]
-
-
-def _classify(code: int, rollback: int, status: int, info: str | None, text: str | None) -> int:
-    """Return Entry.code of a row; -1 if it is not kept: a lock, a marker, a temporary table."""
-    if rollback:
-        return code | UNDO if code in _CHANGES else -1
-    if code in _LOBS:
-        return code
-    if code == Operation.UNSUPPORTED or code in _LONG_STRINGS:
-        return code | UNREADABLE | Reason.UNSUPPORTED << REASON_BITS
-    if code not in _CHANGES or not text or text.startswith(_TEMPORARY):
-        return -1
-    reason = unreadable_reason(status=status, info=info)
-    if reason is Reason.DICTIONARY:
-        return code | MISMATCH
-    return code if reason is None else code | UNREADABLE | reason << REASON_BITS
-
-
-def _tie(entries: list[Entry], number: int, row_id: str) -> None:
-    """Give the rows of large objects before an INTERNAL row its row id (reference, 1a O2)."""
-    for at in range(len(entries) - 1, -1, -1):
-        one = entries[at]
-        if one.row_id != PLACEHOLDER:
-            return
-        if one.table == number:
-            entries[at] = one._replace(row_id=row_id)
-
-
-def _count_untied(entries: list[Entry]) -> int:
-    """Return how many of the last rows wait for the row that has their row id."""
-    count = 0
-    while count < len(entries) and entries[-1 - count].row_id == PLACEHOLDER:
-        count += 1
-    return count

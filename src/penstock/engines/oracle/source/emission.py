@@ -31,7 +31,7 @@ from penstock.host.errors import StatementInterrupted
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Run, TableName
 from penstock.model.change import DROP_TABLE
 
-RUN_ROWS = 16_384
+RUN_ROWS = 8192
 RUN_BYTES = 64 * 1024 * 1024
 _UNNAMED = frozenset(("column",))
 

@@ -14,26 +14,24 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from penstock.codec.oracle.scn import OraclePosition
-from penstock.codec.oracle.types import catalogue_type
 from penstock.engines.oracle.beginning import Beginning, switch_log, take_beginning
 from penstock.engines.oracle.connect import Connection
 from penstock.engines.oracle.source import statements
 from penstock.engines.oracle.source.assembly import Limits
 from penstock.engines.oracle.source.captures import Captures
+from penstock.engines.oracle.source.catalogue import Catalogue
 from penstock.engines.oracle.source.emission import Emission
 from penstock.engines.oracle.source.entries import Entry, Spill
 from penstock.engines.oracle.source.errors import (
-    RELOAD,
     IncarnationChanged,
     LobLost,
     RedoLost,
     ScnAhead,
     TransactionTorn,
 )
-from penstock.engines.oracle.source.lobs import Gone, LobValue, ReadLob
+from penstock.engines.oracle.source.lobs import LobValue, ReadLob
 from penstock.engines.oracle.source.mining import Miner
-from penstock.engines.oracle.source.relations import ENCODINGS
-from penstock.engines.oracle.source.shapes import Columns, KnownShapes, Shapes
+from penstock.engines.oracle.source.shapes import KnownShapes, Shapes
 from penstock.engines.oracle.source.stream import POLL_S, RedoStream
 from penstock.engines.oracle.source.views import read_clock
 from penstock.engines.oracle.source.watermarks import REDO_FILE, KnownRedo, Watermarks
@@ -53,7 +51,6 @@ from penstock.ports.source import (
 
 SAVE_INTERVAL_S = 10.0
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SNAPSHOT_GONE = frozenset((1466, 1555, 8181, 22924))
 
 logger = structlog.get_logger(__name__)
 
@@ -92,7 +89,6 @@ class OracleEngine(SourceEngine):
             poll_s: Seconds between windows while nothing happens.
         """
         self._opens = opens
-        self._opens_tables = opens_tables
         self._tables = tables
         self._selects = selects
         self._options = options
@@ -107,7 +103,7 @@ class OracleEngine(SourceEngine):
         self._shapes: Shapes | None = None
         self._captures: Captures | None = None
         self._marks = Watermarks()
-        self._pdb: Connection | None = None
+        self._catalogue = Catalogue(opens_tables)
         self._saved_s = float("-inf")
 
     # ------------------------------------------------------------------ begin and end
@@ -134,12 +130,12 @@ class OracleEngine(SourceEngine):
         )
         shapes = self._shapes = Shapes(
             self._tables,
-            self._read_columns,
+            self._catalogue.read_columns,
             takes=captures.takes,
             is_whole=self._options.full_before_images,
         )
         shapes.load(state)
-        shapes.encoding = self._read_encoding()
+        shapes.encoding = self._catalogue.read_encoding()
         captures.note_tables(shapes.tables)
         self._note_objects()
         if known is None:
@@ -198,9 +194,7 @@ class OracleEngine(SourceEngine):
         """End all sessions."""
         if self._miner is not None:
             self._miner.close()
-        pdb, self._pdb = self._pdb, None
-        if pdb is not None:
-            pdb.close()
+        self._catalogue.close()
 
     @property
     def miner(self) -> Miner:
@@ -214,42 +208,9 @@ class OracleEngine(SourceEngine):
         assert self._shapes is not None, "begin() comes first"
         return self._shapes
 
-    # ------------------------------------------------------------------ the catalogue
-
-    @property
-    def _tables_session(self) -> Connection:
-        if self._pdb is None:
-            self._pdb = self._opens_tables()
-        return self._pdb
-
-    def _read_columns(self, table: TableName) -> Columns:
-        rows = self._tables_session.execute(statements.COLUMNS, owner=table.schema, name=table.name)
-        return [
-            (
-                name,
-                catalogue_type(
-                    kind,
-                    length,
-                    precision,
-                    scale,
-                    characters=characters or 0,
-                    is_in_characters=used == "C",
-                ).text,
-            )
-            for name, kind, length, precision, scale, characters, used in rows
-        ]
-
-    def _read_encoding(self) -> str:
-        sets = dict(self._tables_session.execute(statements.CHARACTER_SETS))
-        return ENCODINGS.get(str(sets.get("NLS_CHARACTERSET")), "ascii")
-
     def _note_objects(self) -> None:
         """Note the object numbers of the captured tables, by which their rows are found."""
-        shapes, objects = self.shapes, dict[int, TableName]()
-        for owner in sorted({one.schema for one in shapes.tables}):
-            rows = self._tables_session.execute(statements.OBJECTS, owner=owner)
-            objects |= {number: TableName(owner, name) for name, number in rows}
-        shapes.note_objects(objects)
+        self.shapes.note_objects(self._catalogue.read_objects(self.shapes.tables))
 
     def _refresh(self) -> None:
         self.shapes.refresh()
@@ -258,19 +219,7 @@ class OracleEngine(SourceEngine):
     def _read_lob(self, scn: int) -> ReadLob:
         def read(entry: Entry, column: str) -> LobValue:
             table = self.shapes.table_of(entry.table)
-            query = statements.lob_value(table, column)
-            try:
-                rows = self._tables_session.execute(query, scn=scn, row_id=entry.row_id)
-            except PenstockError as error:
-                if error.fields.get("errno") not in _SNAPSHOT_GONE:
-                    raise
-                raise LobLost(
-                    f"column {column} of {table} was changed in a part at SCN {entry.scn}, and can "
-                    f"no longer be read as of SCN {scn}: {error.message}",
-                    hint=f"Raise UNDO_RETENTION above the time that penstock lags. {RELOAD}",
-                    table=str(table),
-                ) from error
-            return rows[0][0] if rows else Gone.GONE
+            return self._catalogue.read_lob(table, column, entry, scn)
 
         return read
 
