@@ -283,7 +283,13 @@ def test_a_missing_table_is_refused_with_the_near_ones(place: Place) -> None:
 
 def plan(session: Connection, definition: TableDefinition, scn: int, **more: Any) -> list[RowChunk]:
     """Cut a table into small chunks."""
-    options = {"is_index_organized": False, "bytes_target": 32_768, "pieces": 4, "rows_target": 100, **more}
+    options = {
+        "is_index_organized": False,
+        "bytes_target": 32_768,
+        "pieces": 4,
+        "rows_target": 100,
+        **more,
+    }
     return plan_chunks(session, definition, scn=scn, **options)
 
 
