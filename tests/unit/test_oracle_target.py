@@ -27,6 +27,7 @@ from penstock.engines.oracle.target.claims import CLAIM, module_of
 from penstock.engines.oracle.target.progress import (
     LAG,
     LATEST,
+    OUR_TABLES,
     ShortNamesProgress,
     connect_progress,
     leftovers,
@@ -49,6 +50,7 @@ from penstock.ports.target import (
     AppliedByAnother,
     ForeignKeyBlocked,
     MergeBatch,
+    ProgressUnwritable,
     ShapeNotApplicable,
     StagingChanged,
     StagingLost,
@@ -531,6 +533,11 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(pipeline: Pipeline) -> No
             self.close()
             raise ConnectionLost("the answer was lost")
 
+        def set_autocommit(self, *, is_on: bool) -> None:
+            """Refuse, as the driver does after the end of a session."""
+            assert not self.is_closed
+            super().set_autocommit(is_on=is_on)
+
     pipeline.target.connection.__class__ = Lossy
     with pytest.raises(ConnectionLost):
         pipeline.target.apply(batch)
@@ -895,6 +902,20 @@ def test_two_processes_create_the_state_tables_at_once(pipeline: Pipeline) -> No
     with closing(connect_progress(pipeline.url, "test")) as store:
         store.ensure_tables()
         assert store.present_tables() >= {"wirekite_merge", "wirekite_apart"}
+
+
+@pytest.mark.parametrize("number", [922, 959, 1031])
+def test_a_schema_that_cannot_be_created(pipeline: Pipeline, number: int) -> None:
+    """The hint has the statements for a DBA: also for old servers, and for other tablespaces."""
+    names = [name for (name,) in pipeline.run(OUR_TABLES)]
+    pipeline.run(*[f'DROP TABLE wirekite."{name}"' for name in names], "DROP USER wirekite CASCADE")
+    pipeline.server.fail_next(number, "CREATE USER")
+    with closing(connect_progress(pipeline.url, "test")) as store:
+        with pytest.raises(ProgressUnwritable) as caught:
+            store.ensure_tables()
+        assert "CREATE USER wirekite NO AUTHENTICATION" in caught.value.hint
+        store.ensure_tables()
+        assert "wirekite_log" in store.present_tables()
 
 
 def test_names_of_old_servers(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:

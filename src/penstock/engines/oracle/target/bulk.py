@@ -24,6 +24,7 @@ from penstock.engines.oracle.target.catalog import (
 from penstock.engines.oracle.target.chunk import ChunkSpec
 from penstock.engines.oracle.target.deferred_keys import deferred_keys
 from penstock.engines.oracle.target.progress import (
+    USER_REFUSED,
     drop_text,
     name_work,
     open_session,
@@ -52,7 +53,6 @@ HAS_SCHEMA = "SELECT 1 FROM all_users WHERE username = :name"
 CREATE_SCHEMA = "CREATE USER {} NO AUTHENTICATION QUOTA UNLIMITED ON USERS"
 _NO_SUCH_COLUMN = 904  # of a key
 _NO_TRUNCATE = frozenset({2266, 54})  # a foreign key refers to it; another session uses it
-_NO_TABLESPACE = 959
 _GONE = 942
 
 
@@ -161,11 +161,12 @@ class OracleBulk(BulkTarget):
             with name_work(f"creating schema {schema}"):
                 self._connection.run(statement)
         except (PrivilegeMissing, StatementFailed) as error:
-            if isinstance(error, StatementFailed) and error.fields["errno"] != _NO_TABLESPACE:
+            if isinstance(error, StatementFailed) and error.fields["errno"] not in USER_REFUSED:
                 raise
             raise TargetSchemaMissing(
                 f"the target has no schema {schema}, and the user may not create one",
-                hint=f"As a DBA, run: {statement}; with a tablespace of yours.",
+                hint=f"As a DBA, run: {statement}; with a tablespace of yours, and before 18c with "
+                "IDENTIFIED BY [PASSWORD] ACCOUNT LOCK in place of NO AUTHENTICATION.",
             ) from error
 
     def _ddl(self, statement: str, doing: str, table: TableName) -> None:

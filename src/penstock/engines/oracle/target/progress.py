@@ -78,7 +78,8 @@ DROP_SCHEMA = f"DROP USER {SCHEMA} CASCADE"
 OUR_TABLES = f"SELECT table_name FROM all_tables WHERE owner = '{OWNER}' ORDER BY table_name"
 HAS_TABLE = "SELECT 1 FROM all_tables WHERE owner = :owner AND table_name = :name"
 _DUPLICATE = 1
-_NO_TABLESPACE = 959  # USERS
+USER_REFUSED = frozenset({922, 959})
+"""Refusals of CREATE USER: NO AUTHENTICATION is not known before 18c, or no such tablespace."""
 _NOT_THERE = (942,)
 _MADE_MEANWHILE = (1, 955, 1920)  # a row, a table, a user of this name
 
@@ -175,7 +176,8 @@ def transaction(connection: Connection) -> Iterator[None]:
             connection.close()  # the server rolls back the transaction of a lost session
         raise
     finally:
-        connection.set_autocommit(is_on=True)
+        if not connection.is_closed:
+            connection.set_autocommit(is_on=True)
 
 
 class OracleProgress(StateStore):
@@ -239,7 +241,7 @@ class OracleProgress(StateStore):
             try:
                 super().ensure(names)
             except StatementFailed as error:
-                if error.fields.get("errno") == _NO_TABLESPACE:
+                if error.fields.get("errno") in USER_REFUSED:
                     raise self.unwritable(error) from error
                 if error.fields.get("errno") not in _MADE_MEANWHILE:
                     raise
@@ -275,9 +277,10 @@ class OracleProgress(StateStore):
     def unwritable(self, error: PenstockError) -> ProgressUnwritable:
         return ProgressUnwritable(
             f"the tables of schema {SCHEMA} cannot be created in the target: {error.message}",
-            hint=f"As a DBA, run: {CREATE_SCHEMA}; GRANT CREATE ANY TABLE, CREATE ANY INDEX, ALTER "
-            "ANY TABLE, DROP ANY TABLE, LOCK ANY TABLE, SELECT ANY TABLE, INSERT ANY TABLE, UPDATE "
-            "ANY TABLE, DELETE ANY TABLE TO [USER];",
+            hint=f"As a DBA, run: {CREATE_SCHEMA}; (with a tablespace of yours, and before 18c "
+            "with IDENTIFIED BY [PASSWORD] ACCOUNT LOCK in place of NO AUTHENTICATION); GRANT "
+            "CREATE ANY TABLE, CREATE ANY INDEX, ALTER ANY TABLE, DROP ANY TABLE, LOCK ANY TABLE, "
+            "SELECT ANY TABLE, INSERT ANY TABLE, UPDATE ANY TABLE, DELETE ANY TABLE TO [USER];",
         )
 
     def close(self) -> None:
