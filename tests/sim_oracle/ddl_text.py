@@ -152,7 +152,7 @@ class Words:
             text = self.take().text
             depth += {"(": 1, ")": -1}.get(text, 0)
             if not depth:
-                return " ".join(out)
+                return " ".join(out).replace("- ", "-")
             out.append(text)
 
     def expression(self, ends: frozenset[str]) -> str:

@@ -69,7 +69,9 @@ class Functions:
     def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*cells: Any) -> Any:
             try:
-                return encode(function(*(decode(cell, {}) for cell in cells)))
+                value = function(*(decode(cell, {}) for cell in cells))
+                is_big = type(value) is int and abs(value) >= 2**63
+                return encode(Decimal(value) if is_big else value)
             except OraError as error:
                 self.error = self.error or error
                 raise
@@ -125,12 +127,6 @@ def _number(value: Any) -> Any:
     if isinstance(value, Lob | bytes):
         raise OraError(932, "NUMBER", "LOB")
     return value
-
-
-def _whole(value: Any) -> Any:
-    """Return a number as int if it has no fraction."""
-    is_whole = isinstance(value, Decimal) and value == value.to_integral_value()
-    return int(value) if is_whole else value
 
 
 def compare(first: Any, second: Any) -> int | None:
@@ -461,7 +457,7 @@ def _nulls(function: Callable[..., Any]) -> Callable[..., Any]:
 
 PLAIN: dict[str, Callable[..., Any]] = {
     "DEC": Decimal,
-    "TO_NUMBER": lambda value, picture=None, settings=None: _whole(_number(value)),
+    "TO_NUMBER": lambda value, *_: _number(value),
     "ADD": _add,
     "SUB": lambda first, second: _add(first, second, -1),
     "MUL": lambda first, second: _exact(lambda a, b: a * b, first, second),

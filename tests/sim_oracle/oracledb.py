@@ -265,8 +265,8 @@ class Connection:
         return self._session is not None
 
     def cancel(self) -> None:
-        """Cancel the running statement; there is none, since calls wait for their end."""
-        self._check()
+        """Cancel the statement that another thread runs in this connection."""
+        self._check().cancel()
 
     def close(self) -> None:
         """Close the connection; the transaction is rolled back."""

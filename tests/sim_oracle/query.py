@@ -116,8 +116,13 @@ class Reader:
         """Run a query; raises OraError."""
         plan = make_plan(text)
         scn = _as_of(plan, binds)
+        between = None
+        if plan.versions is not None:
+            low, high = (_number_of(one, binds) for one in plan.versions)
+            between = (low, high)
         sources = [
-            self._source(owner or self._schema, name, owner, scn) for owner, name in plan.tables
+            self._source(owner or self._schema, name, owner, scn, between)
+            for owner, name in plan.tables
         ]
         store = open_store(self._context)
         for source, (owner, name) in zip(sources, plan.tables, strict=True):
@@ -146,7 +151,9 @@ class Reader:
         expand_stars(tree, named)
         return convert(tree)
 
-    def _source(self, schema: str, name: str, owner: str, scn: int | None) -> Source:
+    def _source(
+        self, schema: str, name: str, owner: str, scn: int | None, between: tuple[int, int] | None
+    ) -> Source:
         view = find_view(name, self._context) if owner in ("", "SYS") else None
         if view is not None:
             self._check_privilege(name)
@@ -156,6 +163,8 @@ class Reader:
         listed = [column for column in table.version.columns if not column.is_virtual]
         names = ("ROWID", *(column.name for column in listed), "ORA_ROWSCN")
         database = self._context.database
+        if between is not None:
+            return _versions_of(self._context, table, *between)
         if scn is None:
             rows: Iterable[tuple[str, dict[str, Any]]]
             seen = database.scn if self._read_scn is None else self._read_scn
@@ -202,6 +211,7 @@ class Plan(NamedTuple):
         wanted: Names of the columns that it reads; None for all.
         as_of: Bind or number of AS OF SCN.
         output: Name, and read column or None, of each column of the result; None with a star.
+        versions: Binds or numbers of VERSIONS BETWEEN SCN.
     """
 
     tree: Any
@@ -210,6 +220,7 @@ class Plan(NamedTuple):
     wanted: frozenset[str] | None
     as_of: str | None
     output: tuple[tuple[str, str | None], ...] | None
+    versions: tuple[str, str] | None = None
 
 
 def store_name(owner: str, name: str) -> str:
@@ -227,7 +238,15 @@ def make_plan(text: str) -> Plan:
     tree = _rename_tables(prepared.tree.copy(), tables)
     output = _read_output(tree)
     wanted = _find_wanted(tree)
-    return Plan(prepared.tree, convert(tree), tuple(tables), wanted, prepared.as_of, output)
+    return Plan(
+        prepared.tree,
+        convert(tree),
+        tuple(tables),
+        wanted,
+        prepared.as_of,
+        output,
+        prepared.versions,
+    )
 
 
 def _rename_tables(tree: Any, tables: dict[tuple[str, str], None] | None = None) -> Any:
@@ -286,11 +305,44 @@ def expand_stars(tree: Any, named: dict[str, list[str]]) -> None:
 
 
 def _as_of(plan: Plan, binds: dict[str, Any]) -> int | None:
-    if plan.as_of is None:
-        return None
-    if plan.as_of.startswith(":"):
-        return int(binds[plan.as_of[1:].upper()])
-    return int(plan.as_of)
+    return None if plan.as_of is None else _number_of(plan.as_of, binds)
+
+
+def _number_of(text: str, binds: dict[str, Any]) -> int:
+    return int(binds[text[1:].upper()]) if text.startswith(":") else int(text)
+
+
+def _versions_of(context: Context, table: Table, low: int, high: int) -> Source:
+    """Return the versions of a table's rows that were valid in a range of SCNs.
+
+    Raises OraError 30052 if undo is gone, 1466 if the definition has changed since, 8181.
+    """
+    database = context.database
+    if low < database.settings.undo_scn:
+        raise OraError(30052, text="invalid lower limit snapshot expression")
+    list(database.rows_at(table, low))
+    listed = [column for column in table.version.columns if not column.is_virtual]
+    pseudo = ("VERSIONS_STARTSCN", "VERSIONS_ENDSCN", "VERSIONS_OPERATION")
+    names = ("ROWID", *(column.name for column in listed), "ORA_ROWSCN", *pseudo)
+
+    def read_cells(places: list[int]) -> Iterator[tuple[Any, ...]]:
+        for row_id, versions in table.history.items():
+            previous: dict[str, Any] | None = None
+            for at, (scn, row) in enumerate(versions):
+                end = versions[at + 1][0] if at + 1 < len(versions) else None
+                shown = row if row is not None else previous
+                is_before = scn <= low
+                if scn <= high and (end is None or end > low) and shown is not None:
+                    kind = "D" if row is None else "I" if previous is None else "U"
+                    if not (is_before and row is None):
+                        cells: list[Any] = [RowIdText(row_id)]
+                        cells += [encode(shown[one.name], one.kind) for one in listed]
+                        cells += [scn, None if is_before else scn, end]
+                        cells.append(None if is_before else kind)
+                        yield tuple(cells[place] for place in places)
+                previous = row
+
+    return Source(f"{table.version.owner}.{table.name}", names, read_cells, table)
 
 
 def _spelling(node: Any) -> str:
@@ -555,6 +607,8 @@ def _rows_of(store: Store, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
 def _error_of(store: Store, error: sqlite3.OperationalError) -> OraError:
     if store.functions.error is not None:
         return store.functions.error
+    if "interrupted" in str(error):
+        return OraError(1013)
     if "no such column" in str(error):
         return OraError(904, plain_name(str(error).split(": ")[-1]))
     return OraError(900, text=f"the simulator cannot run this: {error}".replace("{", "{{"))
@@ -586,7 +640,12 @@ def fill(store: sqlite3.Connection, source: Source, wanted: frozenset[str] | Non
 
 def open_store(context: Context) -> Store:
     """Return an empty database with Oracle's functions."""
-    store = sqlite3.connect(":memory:", isolation_level=None, factory=Store)
+    store = sqlite3.connect(
+        ":memory:", isolation_level=None, factory=Store, check_same_thread=False
+    )
+    session = context.session
+    if session is not None:
+        store.set_progress_handler(lambda: int(session.is_cancelled), 10_000)
     store.functions = Functions(context)
     store.functions.add_to(store)
 

@@ -204,7 +204,6 @@ class Session:
         is_waiting: Whether its statement waits for a lock.
         is_running: Whether a statement runs or waits.
         is_cancelled: Whether another thread cancelled the statement that runs.
-        store: Database of SQLite in which its statement runs.
         module: MODULE of V$SESSION.
     """
 
@@ -226,7 +225,6 @@ class Session:
         self.is_waiting = False
         self.is_running = False
         self.is_cancelled = False
-        self.store: Any = None
         self.ddl_lock_timeout_s = 0
         self.module: str | None = None
         self.last_text = ""
@@ -373,8 +371,6 @@ class Session:
         """End the statement that another thread runs, if any: its error is ORA-01013."""
         if self.is_running:
             self.is_cancelled = True
-            if self.store is not None:
-                self.store.interrupt()
 
     def _patience(self, words: Sequence[str]) -> tuple[float, int]:
         """Return how many seconds a statement waits for locks, and the code of its error then."""

@@ -29,6 +29,7 @@ PDB = "SHOPPDB"
 SCHEMA = "SHOP"
 LOCK_WAIT_S = 20.0
 _TESTS = Path(__file__).parents[2]
+SUITE_TEXTS = _TESTS / "data" / "oracle_suite_texts.sql"  # of suites, in penstock's sessions
 _RECORD = os.environ.get("PENSTOCK_TEST_ORACLE_RECORD")
 _TYPES = {
     "INT": "NUMBER(10)",
@@ -50,6 +51,10 @@ _WORDS = frozenset(
     ANALYZE CHECK BYTE LOCAL INTERVAL BEGIN
     """.split()  # noqa: SIM905 - one list of words
 )
+_LONG_LIST = re.compile(r"\s*insert\s+into\s+(\w+)\s+values\s+(.*)\Z", re.IGNORECASE | re.DOTALL)
+_ROWS = re.compile(r"\(((?:[^()']|'[^']*')*)\)")
+_LITERAL = re.compile(r"null|-?\d+|'[^']*'", re.IGNORECASE)
+ARRAY_MIN = 20  # rows
 _CREATE = re.compile(r'\s*CREATE TABLE "(\w+)"')
 
 
@@ -63,7 +68,8 @@ class OraclePlace:
         self.database = Database("ORCL", pdbs=[PDB], **options)
         self.database.settings.beat_s = 0.05
         record = None if _RECORD is None else Path(_RECORD)
-        texts = KnownTexts(KNOWN_TEXTS if record is None else None, record)
+        strict = (KNOWN_TEXTS, SUITE_TEXTS) if record is None else None
+        texts = KnownTexts(strict, record)
         self.server = Server(self.database, texts=texts, lock_timeout_s=LOCK_WAIT_S)
         self._listening = listen_for_others(self.server)
         self.address = self._listening.address
@@ -98,8 +104,11 @@ class OraclePlace:
         rows: list[tuple[Any, ...]] = []
         for statement in statements:
             for part in split(statement):
+                if self._insert_literals(part):
+                    continue
                 for text in in_its_words(part):
                     rows = self.run_unchanged(text)
+                    self._log_columns(text)
             self._connection.commit()
         return rows
 
@@ -109,11 +118,25 @@ class OraclePlace:
         rows: list[tuple[Any, ...]] = []
         if cursor.execute(text, fetch_lobs=False) is not None:
             rows = cursor.fetchall()
-        if _CREATE.match(text):
-            name = _CREATE.match(text)[1]  # type: ignore[index]
-            logged = f'ALTER TABLE "{name}" ADD SUPPLEMENTAL LOG DATA (ALL) COLUMNS'
-            self._connection.cursor().execute(logged)
         return rows
+
+    def _log_columns(self, text: str) -> None:
+        created = _CREATE.match(text)
+        if created is not None:
+            logged = f'ALTER TABLE "{created[1]}" ADD SUPPLEMENTAL LOG DATA (ALL) COLUMNS'
+            self._connection.cursor().execute(logged)
+
+    def _insert_literals(self, text: str) -> bool:
+        """Insert a long list of rows of literals as an array; return whether it was one."""
+        match = _LONG_LIST.match(text)
+        rows = [] if match is None else list(_ROWS.findall(match[2]))
+        if match is None or len(rows) < ARRAY_MIN:
+            return False
+        values = [tuple(map(_value_of, _LITERAL.findall(row))) for row in rows]
+        marks = ", ".join(f":{number}" for number in range(1, len(values[0]) + 1))
+        statement = f'INSERT INTO "{match[1].lower()}" VALUES ({marks})'
+        self._connection.cursor().executemany(statement, values)
+        return True
 
     def insert_rows(self, table: str, rows: pa.Table) -> None:
         """Insert rows into a table whose columns they name, and commit."""
@@ -149,9 +172,8 @@ class OraclePlace:
 
     def is_running(self, text: str) -> bool:
         """Return whether another session waits in a statement that contains this text."""
-        return any(
-            one.is_waiting and text in one.last_text for one in self.server.sessions.values()
-        )
+        others = [one for one in self.server.sessions.values() if one.user != TEST_USER]
+        return any(one.is_running and text in one.last_text for one in others)
 
     def forget_penstock(self) -> None:
         """Drop the user that has what penstock keeps here."""
@@ -167,6 +189,12 @@ class OraclePlace:
                 sys.modules.pop(name, None)
             else:
                 sys.modules[name] = module
+
+
+def _value_of(literal: str) -> int | str | None:
+    if literal.lower() == "null":
+        return None
+    return literal[1:-1] if literal.startswith("'") else int(literal)
 
 
 def split(text: str) -> list[str]:

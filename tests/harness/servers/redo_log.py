@@ -44,6 +44,7 @@ from sim_oracle.tables import Table
 Key = tuple[Any, ...]
 State = dict[str, dict[Key, dict[str, Any]]]
 FIRST = FlushPoint(position=0)
+MOVES_MAX = 8  # runs in a row that only move the position: a reader that is watched disturbs
 
 
 class FakeClock:
@@ -201,15 +202,16 @@ class RedoLog:
 
     def follow(self, *, runs: int | None = None, flush: bool = True) -> int:
         """Read until nothing more comes, or so many runs; return how many came."""
-        count = 0
-        while runs is None or count < runs:
+        count = moves = 0
+        while (runs is None or count < runs) and moves < MOVES_MAX:
             run = self._next()
             if run is None:
                 self.clock.sleep(20)
                 run = self._next()
             if run is None:
-                return count
+                break
             count += 1
+            moves = 0 if run.rows or run.markers or run.relations else moves + 1
             self._sequence = advance(self._sequence, run)
             self.pending.append(run)
             if run.end is not None and flush:
