@@ -647,6 +647,7 @@ def test_large_objects(database: Database, open_log: Open, flags: dict[str, Any]
     state: dict[int, dict[str, Any]] = {}
     for _, _, event in log.events():
         after = {name: event.after[name] for name in event.after if name not in event.absent}
+        assert (event.op == "I") == (after["ID"] not in state)
         state.setdefault(after["ID"], {}).update(after)
     assert state == {1: {"ID": 1, "C": large, "L": other}, 2: {"ID": 2, "C": "short", "L": b"\1"}}
     transaction = database.begin()
