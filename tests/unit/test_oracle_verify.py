@@ -29,6 +29,7 @@ from penstock.ports.verify import (
     Hasher,
     Image,
     Part,
+    ReadCancelled,
     RepairRefused,
     RepairTable,
     TableChangedMeanwhile,
@@ -216,6 +217,24 @@ def test_undo_that_is_gone(tables: Connection, url: str, server: OracleServer, n
         server.fail_next(number, "AS OF SCN")
         with pytest.raises(TableChangedMeanwhile):
             reader.fetch(checksum.bucket_query(shown, part, 4, Hasher.SHARED), "x")
+
+
+def test_a_cancelled_reader_gives_no_part_of_its_rows(
+    tables: Connection, url: str, server: OracleServer
+) -> None:
+    """A read that goes on, and one that begins later, end with an error."""
+    del tables
+    with VERIFIER.open_target(url, sessions=1) as reader:
+        (part, *_), _ = reader.parts(THERE, "target")
+        shown = Image(key=_cells("ID"), row=_cells("ID"))
+        query = checksum.bucket_query(shown, part, 4, Hasher.SHARED)
+        server.on_fetch = lambda _: reader._sessions.refuse()
+        with pytest.raises(ReadCancelled):
+            reader.fetch(query, "x")
+        server.on_fetch = lambda _: None
+        reader.cancel()
+        with pytest.raises(ReadCancelled):
+            reader.fetch(query, "x")
 
 
 def _cells(*names: str) -> str:

@@ -289,7 +289,7 @@ class VerifyReader(Protocol):
 
     @abstractmethod
     def cancel(self) -> None:
-        """End the queries that run now."""
+        """End the queries that run now; later ones raise ReadCancelled."""
         ...
 
 
@@ -380,6 +380,13 @@ class TargetMoved(PenstockError):
     retry: ClassVar[Retry] = "backoff"
 
 
+class ReadCancelled(PenstockError):
+    """The reader was cancelled, so it answers no more queries."""
+
+    code = "LD62"
+    retry: ClassVar[Retry] = "backoff"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairTable:
     """Table to repair. definition: the source's; target: its name in the target."""
@@ -458,3 +465,8 @@ def target_moved(expected: Applied, found: int) -> TargetMoved:
         f"the target was compared at gsn {expected.gsn} and is at gsn {found} now",
         hint="Run `penstock verify --repair` again.",
     )
+
+
+def read_cancelled() -> ReadCancelled:
+    """Return the error for a query of a cancelled reader."""
+    return ReadCancelled("the reading was cancelled", hint="Run the same command again.")

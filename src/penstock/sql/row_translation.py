@@ -60,7 +60,7 @@ class RowTranslation:
 
     def map_one(self, column: Column, relation: Relation) -> typemap.Mapping:
         """Return the mapping of a column, refused or not."""
-        return type(self).to_target(column, relation, Server.named(self.engine), self.choices)
+        return type(self).to_target(column, relation, Server.from_log(self.engine), self.choices)
 
     def mappings(self, relation: Relation) -> list[tuple[Column, typemap.Mapping]]:
         """Return the mapping of each column. Raises ShapeNotApplicable for a refused one."""

@@ -71,7 +71,7 @@ class Server:
     version: tuple[int, ...]
 
     @classmethod
-    def named(cls, engine: str) -> Self:
+    def from_log(cls, engine: str) -> Self:
         """Return a server of an engine as a log names it, of no version; empty is PostgreSQL."""
         return cls(engine=Engine(engine or Engine.POSTGRESQL), version=())
 

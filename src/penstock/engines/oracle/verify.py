@@ -8,7 +8,6 @@ reaches. Not here: images and checksums (`checksum.py`).
 from __future__ import annotations
 
 import json
-import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -34,6 +33,7 @@ from penstock.host.errors import StatementFailed
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import ChunkTask, rows_per_chunk
 from penstock.ports.config import Config
+from penstock.ports.lent_sessions import LentSessions
 from penstock.ports.verify import (
     KEY_TEXT_LENGTH_MAX,
     PART_BYTES,
@@ -66,12 +66,8 @@ class OracleVerifyReader(VerifyReader):
         self._lead, *readers = sessions
         self._scn = scn
         self._part_bytes = part_bytes
-        self._busy: set[Connection] = set()
-        self._free: queue.SimpleQueue[Connection] = queue.SimpleQueue()
-        for session in readers:
-            self._free.put(session)
+        self._sessions = LentSessions(readers)
         self._tables: dict[TableName, TableDefinition] = {}
-        self._is_cancelled = False
         self.executor = ThreadPoolExecutor(len(readers), thread_name_prefix="verify-read")
         dialect: ModuleType = checksum
         self.dialect = cast(Dialect, dialect)
@@ -121,7 +117,7 @@ class OracleVerifyReader(VerifyReader):
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
         del doing
         if not query.startswith("{"):
-            with self._session() as session:
+            with self._sessions.lend() as session:
                 return session.execute(query)
         asked = json.loads(query)
         if asked["what"] == "names":
@@ -145,22 +141,10 @@ class OracleVerifyReader(VerifyReader):
             table = TableName(schema, name)
             columns, cells = columns_of(self._tables[table], asked)
             sql = statements.rows(table, list(map(select_expression, columns)), self._scn, where)
-            with self._session() as session, _changes_are_typed(table, "source or target"):
+            with self._sessions.lend() as session, _changes_are_typed(table, "source or target"):
                 for batch in session.arrow(sql, rows=batch_rows(columns)):
-                    if self._is_cancelled:
-                        return
+                    self._sessions.check()
                     yield image_batch(batch, columns, cells)
-
-    @contextmanager
-    def _session(self) -> Iterator[Connection]:
-        """Lend a session for one query; wait until one is free."""
-        session = self._free.get()
-        self._busy.add(session)
-        try:
-            yield session
-        finally:
-            self._busy.discard(session)
-            self._free.put(session)
 
     @contextmanager
     def row_reader(self) -> Iterator[OracleReader]:
@@ -168,9 +152,9 @@ class OracleVerifyReader(VerifyReader):
         yield _ChosenReader(self._lead, self._scn)
 
     def cancel(self) -> None:
-        """End running reads with their next rows, and interrupt their statements."""
-        self._is_cancelled = True
-        for session in tuple(self._busy):
+        """End running reads with their next rows, and interrupt their statements until they end."""
+        self._sessions.refuse()
+        for session in self._sessions.iterate_lent():
             with suppress(PenstockError):  # it has just ended
                 session.cancel()
 
