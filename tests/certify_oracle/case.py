@@ -118,8 +118,8 @@ def changes(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["OPERATION_CODE"] in CHANGES and not row["ROLLBACK"]]
 
 
-def joined(rows: Sequence[Row]) -> list[str]:
-    """Return the statements of rows, whose pieces are joined."""
+def join_pieces(rows: Sequence[Row]) -> list[str]:
+    """Return the statements of rows, whose pieces are join_pieces."""
     out: list[str] = []
     continues = False
     for row in rows:

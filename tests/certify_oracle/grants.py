@@ -20,7 +20,7 @@ AT_THE_ROOT: tuple[tuple[str, str], ...] = (
 )
 AT_THE_TABLES: tuple[tuple[str, str], ...] = (
     ("FLASHBACK ANY TABLE", f"SELECT COUNT(*) FROM {SCHEMA}.{MARK} AS OF SCN {{scn}}"),
-    ("SELECT on DBA_EXTENTS", "SELECT COUNT(*) FROM DBA_EXTENTS WHERE OWNER = 'NOBODY'"),
+    ("SELECT on DBA_EXTENTS", "SELECT COUNT(*) FROM DBA_EXTENTS WHERE OWNER = 'NONE'"),
     ("CREATE ANY TABLE, at a target", f"CREATE TABLE {SCHEMA}.g_table (id NUMBER)"),
     ("DROP ANY TABLE, at a target", f"DROP TABLE {SCHEMA}.g_table PURGE"),
 )

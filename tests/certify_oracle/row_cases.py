@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from certify_oracle.case import Bench, case, changes, codes, joined, scan, texts_of
+from certify_oracle.case import Bench, case, changes, codes, join_pieces, scan, texts_of
 from certify_oracle.server import SCHEMA
 
 ITEM = "id NUMBER(10) PRIMARY KEY, n NUMBER(10), v VARCHAR2(40)"
@@ -90,7 +90,7 @@ def array_delete(bench: Bench) -> None:
     places = {(row["RS_ID"], row["SSN"]) for row in gone}
     bench.record(rows=len(gone), places=len(places))
     bench.holds("array-address", len(gone) == 1000 and len(places) <= 1000, len(gone))
-    bench.holds("scanned", all(scan(text).old for text in joined(gone)))
+    bench.holds("scanned", all(scan(text).old for text in join_pieces(gone)))
 
 
 @case("key-update")
@@ -154,7 +154,7 @@ def direct_load(bench: Bench) -> None:
 
 
 @case("codes", "fetch-order")
-def interleaved(bench: Bench) -> None:
+def two_sessions(bench: Bench) -> None:
     """Two sessions whose changes alternate; each transaction has its own id."""
     bench.table("C_TWO", ITEM)
     other = bench.open()

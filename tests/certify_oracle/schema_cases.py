@@ -38,7 +38,7 @@ def redo_of_an_older_version(bench: Bench) -> None:
 
 
 @case("truncate")
-def truncated(bench: Bench) -> None:
+def truncation(bench: Bench) -> None:
     """A table is truncated between two inserts."""
     bench.table("C_TRUNC", ITEM)
     bench.run("INSERT INTO c_trunc VALUES (1, 1, 'a')")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from certify_oracle.case import Bench, case, changes, joined, scan, texts_of
+from certify_oracle.case import Bench, case, changes, join_pieces, scan, texts_of
 from certify_oracle.mining import read_scn
 
 _UNISTR = "UNISTR('"
@@ -26,7 +26,7 @@ def all_types(bench: Bench) -> None:
         "INSERT INTO c_types (id) VALUES (2)",
     )
     rows = changes(bench.mine())
-    texts = joined(rows)
+    texts = join_pieces(rows)
     full = texts_of(scan(texts[0]), texts[0], is_new=True)
     empty = texts_of(scan(texts[1]), texts[1], is_new=True)
     bench.record(**full)
@@ -55,7 +55,7 @@ def number_spellings(bench: Bench) -> None:
     big = "9" * 38
     bench.run(f"INSERT INTO c_numbers VALUES (1, {big}, 12345, {big})")
     bench.run("INSERT INTO c_numbers VALUES (2, -0.0000000001, -12345, 0)")
-    texts = joined(changes(bench.mine()))
+    texts = join_pieces(changes(bench.mine()))
     found = [texts_of(scan(text), text, is_new=True) for text in texts]
     wanted = [(f"'{big}'", "'12300'", f"'{big}'"), ("'-.0000000001'", "'-12300'", "'0'")]
     seen = [(one["N"], one["S"], one["I"]) for one in found]
@@ -70,7 +70,7 @@ def far_years(bench: Bench) -> None:
         day = f"{year}-12-31"
         moment = f"TIMESTAMP '{day} 23:59:59.999999'"
         bench.run(f"INSERT INTO c_years VALUES ({number}, DATE '{day}', {moment})")
-    texts = joined(changes(bench.mine()))
+    texts = join_pieces(changes(bench.mine()))
     found = [texts_of(scan(text), text, is_new=True) for text in texts]
     is_right = all(
         f"{year}-12-31" in one["D"] and f"{year}-12-31 23:59:59.999999" in one["T"]
@@ -86,7 +86,7 @@ def binary_floats(bench: Bench) -> None:
     bench.run("INSERT INTO c_floats VALUES (1, 1.5, 0.1)")
     text = "INSERT INTO c_floats VALUES (2, TO_BINARY_FLOAT('nan'), TO_BINARY_DOUBLE('inf'))"
     bench.run(text)
-    texts = joined(changes(bench.mine()))
+    texts = join_pieces(changes(bench.mine()))
     found = [texts_of(scan(one), one, is_new=True) for one in texts]
     bench.record(plain=found[0]["D"], nan=found[1]["F"], infinity=found[1]["D"])
     value = float(found[0]["D"].strip("'"))
@@ -100,7 +100,7 @@ def text_traps(bench: Bench) -> None:
     values = ["it's", "a','b", '\' and "V" IS NULL', "x''y", "line\nline", "; commit; --", ""]
     bench.session.run_many("INSERT INTO c_traps VALUES (:1, :2)", list(enumerate(values)))
     bench.session.commit()
-    texts = joined(changes(bench.mine()))
+    texts = join_pieces(changes(bench.mine()))
     found = [texts_of(scan(text), text, is_new=True)["V"] for text in texts]
     wanted = ["'" + one.replace("'", "''") + "'" if one else "NULL" for one in values]
     bench.holds("scanned", len(found) == len(values), texts)
@@ -116,7 +116,7 @@ def long_statement(bench: Bench) -> None:
     bench.session.run("INSERT INTO c_long VALUES (:1, :2, :3)", 1, quotes, "é" * 1900)
     bench.session.commit()
     rows = [row for row in bench.mine() if row["OPERATION_CODE"] == 1]
-    text = joined(rows)[0]
+    text = join_pieces(rows)[0]
     found = texts_of(scan(text), text, is_new=True)
     is_whole = found["A"] == "'" + quotes * 2 + "'" and found["B"] == "'" + "é" * 1900 + "'"
     flags = [row["CSF"] for row in rows]

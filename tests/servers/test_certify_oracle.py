@@ -108,7 +108,7 @@ def test_a_database_that_cannot_be_mined_is_not_certified(
 ) -> None:
     """Cases are skipped with the reason, and are not counted as passed."""
     setattr(place.database.settings, setting, value)
-    code = main([dsn, "--build", str(tmp_path), *NOTHING_ELSE, "--case", "interleaved"])
+    code = main([dsn, "--build", str(tmp_path), *NOTHING_ELSE, "--case", "two_sessions"])
     report = report_of(tmp_path)
     assert (code, report["cases"][0]["state"]) == (GOOD, "skipped")
     assert said in report["cases"][0]["reason"]
@@ -154,7 +154,7 @@ def test_a_schema_of_an_earlier_run_is_replaced(
     place.run_unchanged(f"CREATE USER {SCHEMA} NO AUTHENTICATION")
     place.run_unchanged(f"CREATE TABLE {SCHEMA}.{MARK} (made_at DATE)")
     place.run_unchanged(f"CREATE TABLE {SCHEMA}.c_two (id NUMBER)")
-    assert main([dsn, "--build", str(tmp_path), *NOTHING_ELSE, "--case", "interleaved"]) == GOOD
+    assert main([dsn, "--build", str(tmp_path), *NOTHING_ELSE, "--case", "two_sessions"]) == GOOD
 
 
 def test_an_interrupt_leaves_nothing(place: OraclePlace, dsn: str, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_suites_run_on_the_given_database(place: OraclePlace, dsn: str, tmp_path
     """A test of each suite passes there, in a schema of its own."""
     chosen = "oracle and (changed_key_moves_its_row or what_was_rolled_back)"
     done = subprocess.run(
-        command(dsn, tmp_path, "--case", "interleaved", "--soak-seconds", "0", "--tests", chosen),
+        command(dsn, tmp_path, "--case", "two_sessions", "--soak-seconds", "0", "--tests", chosen),
         env=place.environment(), capture_output=True, text=True, timeout=WAIT_S, check=False,
     )  # fmt: skip
     suites = report_of(tmp_path)["suites"]
@@ -201,7 +201,7 @@ def test_suites_run_on_the_given_database(place: OraclePlace, dsn: str, tmp_path
 def test_a_soak_of_seconds(place: OraclePlace, dsn: str, tmp_path: Path) -> None:
     """A pipeline between two schemas survives kills; all rows are equal."""
     done = subprocess.run(
-        command(dsn, tmp_path, "--case", "interleaved", "--soak-seconds", "6", "--tests", ""),
+        command(dsn, tmp_path, "--case", "two_sessions", "--soak-seconds", "6", "--tests", ""),
         env=place.environment(), capture_output=True, text=True, timeout=800, check=False,
     )  # fmt: skip
     soak = report_of(tmp_path)["soak"]

@@ -111,7 +111,8 @@ def _to_time(column: Column, value: Any, nls: Nls) -> Value:
     elif value.tzinfo is None:
         value = value.replace(tzinfo=timezone(timedelta(minutes=nls.zone_minutes)))
     if column.kind == "DATE":
-        return value.replace(microsecond=0)
+        day: datetime = value.replace(microsecond=0)
+        return day
     if column.kind == "TIMESTAMP WITH LOCAL TIME ZONE":
         value = value.astimezone(UTC)
     value, nanos = _round(value, nanos, 6 if column.scale is None else column.scale)

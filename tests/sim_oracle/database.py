@@ -405,7 +405,9 @@ class Database:
     ) -> None:
         """Write a DDL statement as its own transaction."""
         self._join_thread(thread)
-        transaction = self.begin(thread, container=container or (table and table.container))
+        if container is None and table is not None:
+            container = table.container
+        transaction = self.begin(thread, container=container)
         transaction.start()
         self.tick()
         record = self.make_record(thread, transaction.xid, redo.DDL, transaction.start_scn)

@@ -313,7 +313,7 @@ def _create_index(session: Session, words: Words, *, is_unique: bool) -> None:
         if any(violations(table, constraint)):
             raise OraError(1452)
         table.add_constraint(constraint)
-        constraint.condition = "INDEX"  # a unique index is no constraint of the dictionary
+        constraint.condition = "INDEX"  # the dictionary does not list a unique index as one
     table.indexes[name] = Index(name, columns, is_unique)
 
 
@@ -476,11 +476,11 @@ def _modify(session: Session, table: Table, words: Words, text: str) -> None:
         place = next((n for n, one in enumerate(columns) if one.name == change.name), None)
         if place is None:
             raise OraError(904, f'"{change.name}"')
-        columns[place] = _modified(session, table, columns[place], change)
+        columns[place] = _modify_column(session, table, columns[place], change)
     session.database.replace_columns(table, tuple(columns), text)
 
 
-def _modified(session: Session, table: Table, old: Column, change: ColumnText) -> Column:
+def _modify_column(session: Session, table: Table, old: Column, change: ColumnText) -> Column:
     values = [row[old.name] for row in table.rows.values() if row.get(old.name) is not None]
     new = old
     if change.type:

@@ -64,7 +64,7 @@ class Functions:
         for name, function in own.items():
             store.create_function(f"ORA_{name}", -1, self._wrap(function))
         for name, kind in (("MAX", _Max), ("MIN", _Min), ("SUM", _Sum), ("AVG", _Average)):
-            store.create_aggregate(f"ORA_{name}", 1, kind)  # type: ignore[arg-type]
+            store.create_aggregate(f"ORA_{name}", 1, kind)
 
     def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*cells: Any) -> Any:
@@ -147,7 +147,7 @@ def compare(first: Any, second: Any) -> int | None:
     if isinstance(first, float) != isinstance(second, float):
         first, second = float(first), float(second)
     if first != first or second != second:  # NaN is equal to itself and above all numbers
-        return (first != first) - (second != second)
+        return int(first != first) - int(second != second)
     return int(first > second) - int(first < second)
 
 
@@ -275,8 +275,8 @@ def _pad(side: str) -> Callable[..., Any]:
 def _lob_compare(first: Any, second: Any) -> int | None:
     if first is None or second is None:
         return None
-    one = first.data if isinstance(first, Lob) else first
-    two = second.data if isinstance(second, Lob) else second
+    one: Any = first.data if isinstance(first, Lob) else first
+    two: Any = second.data if isinstance(second, Lob) else second
     return int(one > two) - int(one < two)
 
 

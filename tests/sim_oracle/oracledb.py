@@ -485,7 +485,7 @@ class Cursor:
         is_frame = hasattr(parameters, "__arrow_c_stream__")
         sizes, self._sizes = self._sizes, None
         rows = rows_to_run(parameters, sizes)
-        binds = (
+        binds: Iterator[dict[str, Any]] = (
             bind_frame_row(text, row) if is_frame else match_binds(text, row, sizes) for row in rows
         )
         if not isinstance(parameters, int) and not is_frame:

@@ -136,7 +136,7 @@ class Reader:
         cursor = run_in_store(store, statement, binds)
         names = [plain_name(one[0]) for one in cursor.description]
         if len(columns) != len(names):
-            declared = _declared(sources)
+            declared = _find_columns(sources)
             columns = [OutputColumn(name, declared.get(name)) for name in names]
         shown = [one._replace(name=name) for one, name in zip(columns, names, strict=True)]
         return Result(shown, map(_decode_row, _rows_of(store, cursor)))
@@ -564,14 +564,14 @@ def _read_output(tree: exp.Expr) -> tuple[tuple[str, str | None], ...] | None:
 
 def _output(plan: Plan, sources: Iterable[Source]) -> list[OutputColumn]:
     """Return what is known of the columns of a result."""
-    declared = _declared(sources)
+    declared = _find_columns(sources)
     return [
         OutputColumn(alias, declared.get(name or ""), name == "ROWID")
         for alias, name in plan.output or ()
     ]
 
 
-def _declared(sources: Iterable[Source]) -> dict[str, Column]:
+def _find_columns(sources: Iterable[Source]) -> dict[str, Column]:
     declared: dict[str, Column] = {}
     for source in sources:
         if source.table is not None:
@@ -713,8 +713,8 @@ def _to_char(context: Context, cell: Any, picture: str | None = None, *rest: Any
         return f"{sign}{abs(value.count) // 12:02d}-{abs(value.count) % 12:02d}"
     if isinstance(value, timedelta):
         size = abs(value)
-        hours, rest = divmod(size.seconds, 3600)
-        clock = f"{hours:02d}:{rest // 60:02d}:{rest % 60:02d}.{size.microseconds:06d}"
+        hours, minutes = size.seconds // 3600, size.seconds // 60 % 60
+        clock = f"{hours:02d}:{minutes:02d}:{size.seconds % 60:02d}.{size.microseconds:06d}"
         return f"{'-' if value < timedelta() else '+'}{size.days:02d} {clock}"
     return value if value is None or isinstance(value, str) else str(value)
 

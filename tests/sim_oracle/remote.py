@@ -155,7 +155,7 @@ class Listening:
 
 
 class RemoteServer:
-    """What the fake driver needs of a server in another process."""
+    """A server in another process, as far as the fake driver uses one."""
 
     def __init__(self, version: str) -> None:
         self.lock = threading.RLock()

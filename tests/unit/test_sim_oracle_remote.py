@@ -72,7 +72,7 @@ except oracledb.IntegrityError as error:
 
 
 def test_a_killed_client_leaves_nothing(server: Server) -> None:
-    """Its session ends, and its changes are undone in the redo as well."""
+    """The session ends, and the redo undoes its changes as well."""
     script = """
 cursor.execute("DELETE FROM shop.t")
 print("deleted", flush=True)

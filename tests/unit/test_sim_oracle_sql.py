@@ -199,7 +199,7 @@ def test_a_wrong_change_is_refused(place: Place, change: str, code: int) -> None
 
 
 def test_ddl_needs_a_table_without_open_changes(place: Place) -> None:
-    """It fails at once, or waits for DDL_LOCK_TIMEOUT seconds; its own changes it commits."""
+    """DDL fails at once or waits for DDL_LOCK_TIMEOUT seconds; it commits own changes."""
     place.run("CREATE TABLE shop.t (id NUMBER)", "INSERT INTO shop.t VALUES (1)")
     other = place.connect()
     cursor = other.cursor()
@@ -263,7 +263,7 @@ def test_a_dropped_table_takes_its_foreign_keys_along(place: Place) -> None:
 def test_a_value_that_does_not_fit_is_refused(
     place: Place, kind: str, value: Any, code: int
 ) -> None:
-    """Nothing of the row is left."""
+    """The table stays empty."""
     place.run(f"CREATE TABLE shop.t (a {kind})")
     insert = "INSERT INTO shop.t VALUES (:1)"
     assert code_of(lambda: place.run(insert, binds=[value])) == code
@@ -589,7 +589,7 @@ def test_arrow_columns_are_bound_by_place(place: Place) -> None:
         "text",
         b"\0",
         b"data",
-        datetime(2026, 1, 2),
+        datetime(2026, 1, 2),  # noqa: DTZ001 - DATE has no zone
         time,
     )
     assert first == expected
@@ -597,7 +597,7 @@ def test_arrow_columns_are_bound_by_place(place: Place) -> None:
 
 
 def test_a_direct_path_load_commits(place: Place) -> None:
-    """It needs a table that no session changes, and refuses what does not fit."""
+    """A load needs a table that no session changes, and refuses values that do not fit."""
     place.run("CREATE TABLE shop.t (id NUMBER(3) PRIMARY KEY, v VARCHAR2(9))")
     connection = place.connection
     place.run("INSERT INTO shop.t VALUES (1, 'own')")
@@ -623,7 +623,7 @@ def test_a_direct_path_load_commits(place: Place) -> None:
 
 @pytest.mark.parametrize(("wait", "code"), [("NOWAIT", 54), ("WAIT 0", 30006), ("", 60)])
 def test_a_locked_row_makes_others_wait(place: Place, wait: str, code: int) -> None:
-    """For no time, for some seconds, or until the model's limit."""
+    """They wait for no time, for some seconds, or until the model's limit."""
     place.run("CREATE TABLE shop.t (id NUMBER)", "INSERT INTO shop.t VALUES (1)")
     place.connection.commit()
     place.server.lock_timeout_s = 0.05
@@ -635,7 +635,7 @@ def test_a_locked_row_makes_others_wait(place: Place, wait: str, code: int) -> N
 
 
 def test_a_row_is_read_again_after_the_wait(place: Place) -> None:
-    """Who waited for a row sees what the other one committed."""
+    """A session that waited for a row sees what the other one committed."""
     place.run("CREATE TABLE shop.t (id NUMBER, n NUMBER)", "INSERT INTO shop.t VALUES (1, 1)")
     place.connection.commit()
     place.run("UPDATE shop.t SET n = 2")
@@ -664,7 +664,7 @@ def test_a_table_can_be_locked(place: Place) -> None:
 
 
 def test_a_killed_session_is_dead(place: Place) -> None:
-    """Its transaction is rolled back, and its next statement raises ORA-00028."""
+    """The transaction is rolled back, and the next statement raises ORA-00028."""
     place.run("CREATE TABLE shop.t (id NUMBER)", "INSERT INTO shop.t VALUES (1)")
     query = (
         "SELECT SID, SERIAL# FROM V$SESSION WHERE SID = TO_NUMBER(SYS_CONTEXT('USERENV', 'SID'))"
