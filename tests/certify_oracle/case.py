@@ -119,7 +119,7 @@ def changes(rows: Sequence[Row]) -> list[Row]:
 
 
 def join_pieces(rows: Sequence[Row]) -> list[str]:
-    """Return the statements of rows, whose pieces are join_pieces."""
+    """Return the statements of rows, each joined from its pieces."""
     out: list[str] = []
     continues = False
     for row in rows:
