@@ -125,8 +125,11 @@ class Reader:
             for owner, name in plan.tables
         ]
         store = open_store(self._context)
-        for source, (owner, name) in zip(sources, plan.tables, strict=True):
-            fill(store, source._replace(name=store_name(owner, name)), plan.wanted)
+        try:
+            for source, (owner, name) in zip(sources, plan.tables, strict=True):
+                fill(store, source._replace(name=store_name(owner, name)), plan.wanted)
+        except sqlite3.OperationalError as error:  # cancelled before the statement itself
+            raise _error_of(store, error) from error
         columns = _output(plan, sources)
         check_lob_use(plan.tree, {name: source.table for source, (_, name) in
                                   zip(sources, plan.tables, strict=True)})  # fmt: skip
