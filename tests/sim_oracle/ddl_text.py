@@ -272,7 +272,7 @@ def _read_option(words: Words, column: ColumnText) -> None:
         column.is_nullable = True
     elif words.accept("DEFAULT"):
         is_on_null = words.accept("ON", "NULL")
-        column.default = words.expression(_ENDS)
+        column.default = "NULL" if words.accept("NULL") else words.expression(_ENDS)
         column.is_nullable = False if is_on_null else column.is_nullable
     elif words.accept("GENERATED") or words.peek() == "AS":
         _read_generated(words, column)
