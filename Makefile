@@ -25,7 +25,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup system demo test next-draw test-failed test-all test-times check check-static check-test-types check-tests test-servers test-faults soak certify-sqlserver mutants fuzz bench docs dist screenshots changelog drawings error-page type-page lock clean
+.PHONY: help setup system demo test next-draw test-failed test-all test-times check check-static check-test-types check-tests test-servers test-faults soak certify-sqlserver certify-oracle mutants fuzz bench docs dist screenshots changelog drawings error-page type-page lock clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,10 @@ soak: setup ## property tests at length, then K=1000 kills, SEED=1, SOURCE=, TAR
 certify-sqlserver: setup ## compare a SQL Server of yours with what penstock assumes, DSN=sqlserver://...: some ten minutes
 	@test -n "$(DSN)" || { echo "DSN=sqlserver://user:password@host:1433/master"; exit 2; }
 	@PYTHONPATH=tests $(BIN)/python -m certify_sqlserver "$(DSN)"
+
+certify-oracle: setup ## compare an Oracle database of yours with what penstock assumes, DSN=oracle://...
+	@test -n "$(DSN)" || { echo "DSN=oracle://user:password@host:1521/service?pdb=NAME"; exit 2; }
+	@PYTHONPATH=tests $(BIN)/python -m certify_oracle "$(DSN)"
 
 mutants: setup ## planted mistakes, one at a time: each has to be found by a test; N= words of their names
 	$(BIN)/python tests/mutate_protections.py $(N)

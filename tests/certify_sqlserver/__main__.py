@@ -10,15 +10,16 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
+from certify.records import write_records
+from certify.report import SEND, Report
 from certify_sqlserver.capture import begin_capture
-from certify_sqlserver.case import choose_cases, run_case
+from certify_sqlserver.case import CASES, run_case
 from certify_sqlserver.grants import examine_rights
-from certify_sqlserver.records import write_records
-from certify_sqlserver.report import SEND, Report
-from certify_sqlserver.server import DATABASE, TARGET, Server
+from certify_sqlserver.server import DATABASE, TARGET, Facts, Server
 from certify_sqlserver.soak import run_soak
 from certify_sqlserver.suites import CHOSEN, run_suites
 from penstock.model import PenstockError
@@ -56,17 +57,26 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_arguments(arguments)
     try:
         server = Server(options.url)
-        report = Report(facts=server.facts())
+        facts = server.facts()
     except PenstockError as error:
         say(f"{error.code}: {error.message}\n{error.hint}")
         return REFUSED
     except KeyboardInterrupt:
         return INTERRUPTED
+    report = Report(
+        engine="sqlserver",
+        shown=(
+            f"SQL Server {facts.version}, {facts.edition}",
+            f"collation {facts.collation}, engine edition {facts.engine_edition}",
+        ),
+        server=asdict(facts),
+        lacks_of="no change data capture",
+    )
     report.is_whole = bool(options.tests and options.soak_seconds and not options.case)
     report.left_out = dict(one.partition("=")[::2] for one in options.leave_out)
     refused: PenstockError | None = None
     try:
-        certify(server, report, options)
+        certify(server, facts, report, options)
     except KeyboardInterrupt:
         say("interrupted: dropping what was created")
         report.is_interrupted = True
@@ -86,14 +96,13 @@ def main(arguments: Sequence[str]) -> int:
     return GOOD if report.is_good else FAILED
 
 
-def certify(server: Server, report: Report, options: argparse.Namespace) -> None:
+def certify(server: Server, facts: Facts, report: Report, options: argparse.Namespace) -> None:
     """Do the steps, and note their results. Raises DatabaseTaken, PrivilegeMissing."""
-    facts = report.facts
     say(f"SQL Server {facts.version}, {facts.edition}")
     server.create(DATABASE)
     report.lacks = begin_capture(server)
     report.rights = examine_rights(server)
-    for one in choose_cases(options.case, report.left_out):
+    for one in CASES.choose(options.case, report.left_out):
         outcome = run_case(one, server, facts, lacks=report.lacks)
         report.outcomes.append(outcome)
         say(f"{outcome.state:8}{one.name}  {outcome.reason}".rstrip())

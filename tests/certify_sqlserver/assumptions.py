@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from certify.assumptions import table_of
 
 _ROWS = "codec/sqlserver, engines/sqlserver/source/change_rows.py"
 _MERGING = "engines/sqlserver/source/merging.py"
@@ -20,22 +18,7 @@ _CAUGHT_UP = "engines/sqlserver/source/caught_up.py"
 _BULK = "engines/sqlserver/target/bulk.py"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assumption:
-    """An assumption. code: the modules of src/penstock that rely on it."""
-
-    name: str
-    says: str
-    code: str
-
-
-def _table(*rows: tuple[str, str, str]) -> Mapping[str, Assumption]:
-    found = {name: Assumption(name=name, says=says, code=code) for name, says, code in rows}
-    assert len(found) == len(rows), "a name is there twice"
-    return MappingProxyType(found)
-
-
-ASSUMPTIONS = _table(
+ASSUMPTIONS = table_of(
     ("operations", "an insert is operation 2, a delete 1, an update 3 and then 4", _ROWS),
     ("end-lsn", "__$end_lsn is always NULL", _ROWS),
     ("one-commit", "all rows of a transaction have one __$start_lsn, in all tables", _MERGING),

@@ -7,14 +7,14 @@ case. Rows that a case reads are recorded in the format of the recorded facts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
-from certify_sqlserver.assumptions import ASSUMPTIONS, Assumption
-from certify_sqlserver.records import Row, row_record, tag, tag_row
+from certify.cases import Case, Cases, CaseSkipped, Outcome, carry_out
+from certify.records import Row, tag_row
+from certify_sqlserver.assumptions import ASSUMPTIONS
+from certify_sqlserver.records import row_record
 from certify_sqlserver.server import DATABASE, CaptureSilent, Facts, Server
 from penstock.engines.sqlserver.connect import Connection, literal, quote
 from penstock.engines.sqlserver.source.instances import enable_text
@@ -31,70 +31,8 @@ ORDER = "[__$start_lsn], [__$command_id], [__$seqval], [__$operation]"
 FEATURE_ERRORS = frozenset({22988, 40510, 40508, 9100, 22043, 35309, 35311})
 
 
-class State(StrEnum):
-    """State of a case at its end. SKIPPED: the server lacks a right or a feature."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    SKIPPED = "skipped"
-
-
-class CaseSkipped(Exception):
-    """The server lacks what a case needs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A case. assumes: names of the assumptions. run: carries it out."""
-
-    name: str
-    about: str
-    assumes: tuple[str, ...]
-    run: Callable[[Bench], None]
-
-
-CASES: dict[str, Case] = {}
-
-
-def case(*assumes: str) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
-    """Register a function as a case with its name; its docstring says what it is about."""
-
-    def register(function: Callable[[Bench], None]) -> Callable[[Bench], None]:
-        name = function.__name__
-        unknown = set(assumes) - set(ASSUMPTIONS)
-        assert not unknown, unknown
-        assert name not in CASES, name
-        about = " ".join((function.__doc__ or "").split())
-        CASES[name] = Case(name=name, about=about, assumes=assumes, run=function)
-        return function
-
-    return register
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """An assumption that a case examined. seen: what the server showed, if it does not hold."""
-
-    assumption: Assumption
-    holds: bool
-    seen: str = ""
-
-
-@dataclass(slots=True, kw_only=True)
-class Outcome:
-    """Outcome of a case. reason: why it failed or was skipped."""
-
-    case: Case
-    state: State
-    reason: str = ""
-    checked: list[Checked] = field(default_factory=list)
-    records: list[Row] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def broken(self) -> list[Checked]:
-        """Assumptions that do not hold."""
-        return [one for one in self.checked if not one.holds]
+CASES = Cases(ASSUMPTIONS)
+case = CASES.case
 
 
 class Bench:
@@ -238,14 +176,7 @@ class Bench:
 
     def holds(self, name: str, is_true: object, seen: object = "") -> None:
         """Note whether an assumption holds. seen: what the server showed."""
-        assert name in self.outcome.case.assumes, name
-        self.outcome.checked.append(
-            Checked(
-                assumption=ASSUMPTIONS[name],
-                holds=bool(is_true),
-                seen="" if is_true else _shorten(seen),
-            )
-        )
+        self.outcome.holds(ASSUMPTIONS[name], is_true, seen)
 
     def holds_replay(self, rows: Sequence[Row], table: str, key: Sequence[str] = ("id",)) -> None:
         """Note whether rows applied in our order give the table's rows. Columns are not large."""
@@ -268,11 +199,6 @@ class Bench:
         self.holds("replay", made == wanted and not wrong, wrong or f"{made} and not {wanted}")
 
 
-def _shorten(seen: object, most: int = 400) -> str:
-    text = repr(tag(seen)) if isinstance(seen, bytes) else str(seen)
-    return text if len(text) <= most else f"{text[:most]}..."
-
-
 def operations(rows: Sequence[Row]) -> list[int]:
     """Return the operations of change rows."""
     return [int(row["__$operation"]) for row in rows]
@@ -280,37 +206,9 @@ def operations(rows: Sequence[Row]) -> list[int]:
 
 def run_case(one: Case, server: Server, facts: Facts, *, lacks: str) -> Outcome:
     """Carry out a case. lacks: why nothing can be captured, or empty."""
-    outcome = Outcome(case=one, state=State.PASSED)
-    outcome.records.append({"record": "case", "case": one.name, "about": one.about})
-    began = time.monotonic()
-    try:
-        if lacks:
-            raise CaseSkipped(lacks)
+
+    def run(outcome: Outcome) -> None:
         with ExitStack() as stack:
             one.run(Bench(server, facts, outcome, stack))
-    except CaseSkipped as skipped:
-        outcome.state, outcome.reason = State.SKIPPED, str(skipped)
-    except PrivilegeMissing as error:
-        outcome.state, outcome.reason = State.SKIPPED, f"a right is missing: {error.message}"
-    except PenstockError as error:
-        is_feature = error.fields.get("errno") in FEATURE_ERRORS
-        outcome.state = State.SKIPPED if is_feature else State.FAILED
-        outcome.reason = f"{error.code}: {error.message}"
-    except (LookupError, TypeError, ValueError) as error:
-        outcome.state = State.FAILED
-        outcome.reason = f"the server's answer has another shape: {error!r}"
-    unseen = set(one.assumes) - {checked.assumption.name for checked in outcome.checked}
-    if outcome.broken:
-        outcome.state = State.FAILED
-    elif outcome.state is State.PASSED and unseen:
-        outcome.state = State.FAILED
-        outcome.reason = f"the case did not come to {', '.join(sorted(unseen))}"
-    outcome.seconds = time.monotonic() - began
-    return outcome
 
-
-def choose_cases(names: Sequence[str], left_out: Mapping[str, str]) -> Iterator[Case]:
-    """Yield the cases in their order. names: all if empty."""
-    for name, one in CASES.items():
-        if (not names or name in names) and name not in left_out:
-            yield one
+    return carry_out(one, run, lacks=lacks, feature_errors=FEATURE_ERRORS)

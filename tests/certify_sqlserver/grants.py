@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from certify.rights import Right, try_rights
 from certify_sqlserver.server import DATABASE, STATEMENT_TIMEOUT_S, Server
 from penstock.engines.sqlserver.connect import connect
 from penstock.engines.sqlserver.source import statements
-from penstock.model import PenstockError
 
 # What a right is for, and statements that need it, in the tool's own database.
 USED: tuple[tuple[str, str], ...] = (
@@ -25,23 +23,11 @@ USED: tuple[tuple[str, str], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Right:
-    """A right, and whether it could be used. said: the server's refusal."""
-
-    name: str
-    is_there: bool
-    said: str = ""
-
-
 def examine_rights(server: Server) -> list[Right]:
     """Use each right; return which of them the user has."""
-    found = []
-    for name, text in USED:
-        try:
-            with connect(server.url_of(DATABASE), timeout_s=STATEMENT_TIMEOUT_S) as session:
-                session.execute(text)
-            found.append(Right(name=name, is_there=True))
-        except PenstockError as error:
-            found.append(Right(name=name, is_there=False, said=error.message))
-    return found
+
+    def run(text: str) -> None:
+        with connect(server.url_of(DATABASE), timeout_s=STATEMENT_TIMEOUT_S) as session:
+            session.execute(text)
+
+    return try_rights(USED, run)

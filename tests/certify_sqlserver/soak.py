@@ -5,23 +5,18 @@ Rows are compared by statements of this module and by `penstock verify`.
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from certify.kills import KILL_EVERY_S, end_processes, kill_one
+from certify.report import SoakResult
 from certify_sqlserver.case import NO_COUNT
 from certify_sqlserver.server import DATABASE, STATEMENT_TIMEOUT_S, TARGET, Server
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import penstock, write_pipeline
-from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.running import processes
-from penstock.control.run.supervisor import HEALTHY_AFTER_S
 from penstock.engines.sqlserver.connect import Connection, connect
 from penstock.engines.sqlserver.source.instances import enable_text
 
@@ -30,22 +25,8 @@ TABLES = {
     "soak_bag": "a int, v varchar(40)",
 }
 COLUMNS = {"soak_item": "id, n, name, body", "soak_bag": "a, v"}
-# Extract and load are killed by turns. penstock stops when a process is killed repeatedly before it
-# was healthy, so each lives for longer than that.
-KILL_EVERY_S = 0.6 * HEALTHY_AFTER_S
 EQUAL_WITHIN_S = 300.0
 KEYS = 2000
-
-
-@dataclass(slots=True, kw_only=True)
-class SoakResult:
-    """Result of the soak. problem: why it failed; empty if all rows are equal."""
-
-    seconds: float = 0.0
-    statements: int = 0
-    kills: int = 0
-    rows: int = 0
-    problem: str = ""
 
 
 class Writer:
@@ -154,20 +135,3 @@ def _soak(
         ran = penstock("verify", path, "--json", timeout_s=EQUAL_WITHIN_S)
         assert ran.code == 0, f"penstock verify: {ran.out} {ran.err}"
         run.stop()
-
-
-def kill_one(path: Path, turn: int) -> int:
-    """Kill extract or load, by turns; return how many were killed."""
-    wanted = ("extract", "load")[turn % 2]
-    pids = [one.pid for one in processes(load_config(path)) if one.name == wanted and one.pid]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    return len(pids)
-
-
-def end_processes(path: Path) -> None:
-    """End what still runs of the pipeline."""
-    for one in processes(load_config(path)):
-        if one.pid:
-            with suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGKILL)

@@ -19,9 +19,12 @@ from typing import Any
 import pytest
 
 from harness.servers.engines import ENGINES, FIRST, SIMULATED, Place, insert, name_in, new_place
+from harness.servers.oracle_place import OraclePlace
+from harness.servers.oracle_real import RealOraclePlace
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import server_pair, source_tables
 from penstock.control.verify.compare import TablePair, TableResult, compare_tables, hasher_for
+from penstock.engines.oracle.errors import SnapshotLost
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.lent_sessions import LentSessions
@@ -43,7 +46,7 @@ ROWS = 5000
 SMALL_PART_BYTES = 4 * 8192  # so a table of ROWS rows has several parts
 KEYED = "create table t (id int primary key, v varchar(40))"
 # Long enough to be ended by the test, short enough not to stop a test run if it is not ended.
-SLOW = "select count(*) /* slow */ from {0} as a, {0} as b, {0} as c where c.id <= 40"
+SLOW = "select count(*) /* slow */ from {0} a, {0} b, {0} c where c.{1} <= 40"
 STARTED_TIMEOUT_S = 30.0
 
 Open = Callable[..., AbstractContextManager[VerifyReader]]
@@ -103,11 +106,22 @@ class OneSide:
         parts, _ = reader.parts(name_in(self.place, table), self.role)
         return parts
 
+    def quote(self, *names: str) -> str:
+        """Return a name that an engine with upper-case names would not find without quotes."""
+        return ".".join(f'"{one}"' if has_quotes(self.place) else one for one in names)
 
-def fetch_part(reader: VerifyReader, part: Part, columns: str) -> list[tuple[Any, ...]]:
-    """Return columns of a part's rows."""
-    table = ".".join(part.relation)
-    return reader.fetch(f"select {columns} from {table} where {part.condition}", "reading a part")
+    def fetch(self, reader: VerifyReader, part: Part, *columns: str) -> list[tuple[Any, ...]]:
+        """Return columns of a part's rows."""
+        listed, table = ", ".join(map(self.quote, columns)), self.quote(*part.relation)
+        scn = getattr(reader, "_scn", None)  # of a reader whose statements have their moment
+        table += "" if scn is None else f" AS OF SCN {scn}"
+        where = part.where or "1 = 1"
+        return reader.fetch(f"select {listed} from {table} where {where}", "reading a part")
+
+
+def has_quotes(place: Place) -> bool:
+    """Return whether a place has its names in lower case, against its engine's habit."""
+    return isinstance(place, OraclePlace | RealOraclePlace)
 
 
 SIDES = [(engine, role) for engine in EVERY for role in ("source", "target")]
@@ -185,7 +199,7 @@ def test_parts_cover_every_row_once(side: OneSide, key: str) -> None:
     with side.open(part_bytes=SMALL_PART_BYTES) as reader:
         parts = side.parts(reader)
         assert len(parts) > 1
-        found = Counter(one for part in parts for (one,) in fetch_part(reader, part, "id"))
+        found = Counter(one for part in parts for (one,) in side.fetch(reader, part, "id"))
     assert found == Counter(ids)
 
 
@@ -197,7 +211,7 @@ def test_what_is_written_later_is_not_seen(side: OneSide) -> None:
         insert(side.place, "t", [(2, "b")])
         side.place.run("update t set v = 'c' where id = 1")
         [part] = side.parts(reader)
-        waiting = [reader.executor.submit(fetch_part, reader, part, "id, v") for _ in range(4)]
+        waiting = [reader.executor.submit(side.fetch, reader, part, "id", "v") for _ in range(4)]
         assert [one.result() for one in waiting] == [[(1, "a")]] * 4
 
 
@@ -220,10 +234,12 @@ def test_a_truncated_table_is_rewritten(side: OneSide, is_keyed: bool) -> None:
     else:
         side.place.make_keyless("t", "id int, v varchar(40)")
     insert(side.place, "t", [(i, "x") for i in range(10)])
+    refused = SnapshotLost if has_quotes(side.place) else TableChangedMeanwhile
+    said = r"was (altered or )?truncated|table definition has changed"
     with side.open() as reader:
         side.place.truncate("t")
-        with pytest.raises(TableChangedMeanwhile, match=r"was (altered or )?truncated"):
-            [fetch_part(reader, part, "id") for part in side.parts(reader)]
+        with pytest.raises(refused, match=said):
+            [side.fetch(reader, part, "id") for part in side.parts(reader)]
 
 
 def test_columns_are_found_by_their_names(side: OneSide) -> None:
@@ -245,7 +261,7 @@ def test_readers_of_one_server_share_the_fastest_hash(side: OneSide) -> None:
 
 def start_query(side: OneSide, reader: VerifyReader) -> Future[list[tuple[Any, ...]]]:
     """Start a query that would run for long, and wait until it runs."""
-    query = SLOW.format(name_in(side.place, "t"))
+    query = SLOW.format(side.quote(*name_in(side.place, "t")), side.quote("id"))
     waiting = reader.executor.submit(reader.fetch, query, "waiting")
     deadline = time.monotonic() + STARTED_TIMEOUT_S
     while not side.place.is_running("/* slow */"):

@@ -9,10 +9,11 @@ from typing import cast
 
 import pytest
 
+from penstock.codec.image_cells import ImageCell
 from penstock.codec.row_images import hash_images, join_cells
 from penstock.codec.server_pair import ServerPair
 from penstock.codec.sqlserver.columns import SourceColumn, select_expression
-from penstock.codec.sqlserver.row_images import ImageCell, image_batch
+from penstock.codec.sqlserver.row_images import image_batch
 from penstock.codec.types import Engine, Server
 from penstock.control.verify.compare import (
     TablePair,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from sim_oracle.catalog_constraints import CONSTRAINTS, tables_of
 from sim_oracle.columns import FLOATS, LOBS, TEXTS, Column
-from sim_oracle.tables import EXTENT_BLOCKS, FILE, FIRST_BLOCK, Table
+from sim_oracle.tables import EXTENT_BLOCKS, FILE, FIRST_BLOCK
 from sim_oracle.views import Context, Rows, View
 
 BLOCK_SIZE = 8192
@@ -16,13 +16,6 @@ _KINDS = {
     "ALL": "ALL COLUMN LOGGING",
     "PRIMARY KEY": "PRIMARY KEY LOGGING",
 }
-
-
-def _tables(context: Context) -> Iterator[Table]:
-    """Yield the tables that the session's container has."""
-    for (container, _, _), table in sorted(context.database.tables.items()):
-        if container == context.container:
-            yield table
 
 
 def type_text(column: Column) -> str:
@@ -53,11 +46,12 @@ def data_length(column: Column) -> int:
 
 
 def _columns(context: Context) -> Rows:
-    for table in _tables(context):
+    for table in tables_of(context):
         version = table.version
         visible = 0
         for number, column in enumerate(version.columns, 1):
-            visible += not column.is_hidden
+            is_hidden = column.is_hidden or column.is_invisible
+            visible += not is_hidden
             in_chars = column.kind in TEXTS
             yield (
                 version.owner,
@@ -70,40 +64,24 @@ def _columns(context: Context) -> Rows:
                 column.precision if column.precision is not None else None,
                 None if column.kind == "FLOAT" else column.scale,
                 "Y" if column.is_nullable else "N",
-                None if column.is_hidden else visible,
+                None if is_hidden else visible,
                 number,
-                number,
-                None,
+                None if column.is_virtual else number,
+                column.default,
                 (column.length if in_chars else 0),
                 ("C" if column.is_in_chars else "B") if in_chars else None,
-                "YES" if column.is_hidden else "NO",
+                "YES" if is_hidden else "NO",
                 "YES" if column.is_virtual else "NO",
                 "YES",
-                "NO",
+                "NO" if column.identity is None else "YES",
                 "NCHAR_CS" if column.kind in ("NCHAR", "NVARCHAR2", "NCLOB") else "CHAR_CS",
+                "NO",
+                "USING_NLS_COMP" if in_chars or column.is_lob else None,
             )
 
 
-def _constraints(context: Context) -> Rows:
-    for table in _tables(context):
-        version = table.version
-        if version.key:
-            name = f"{version.name}_PK"
-            yield (
-                version.owner, name, "P", version.name, None, None, "ENABLED", "VALIDATED",
-                "NOT DEFERRABLE", "IMMEDIATE", None, version.owner, name,
-            )  # fmt: skip
-
-
-def _constraint_columns(context: Context) -> Rows:
-    for table in _tables(context):
-        version = table.version
-        for place, column in enumerate(version.key, 1):
-            yield version.owner, f"{version.name}_PK", version.name, column, place
-
-
 def _log_groups(context: Context) -> Rows:
-    for table in _tables(context):
+    for table in tables_of(context):
         version = table.version
         kind = _KINDS.get(version.supplemental)
         if kind is not None:
@@ -112,7 +90,7 @@ def _log_groups(context: Context) -> Rows:
 
 
 def _objects(context: Context) -> Rows:
-    for table in _tables(context):
+    for table in tables_of(context):
         version = table.version
         for name, segment in table.segments.items():
             kind = "TABLE" if name is None else "TABLE PARTITION"
@@ -129,7 +107,7 @@ def _objects(context: Context) -> Rows:
 
 
 def _all_tables(context: Context) -> Rows:
-    for table in _tables(context):
+    for table in tables_of(context):
         version = table.version
         yield (
             version.owner,
@@ -141,7 +119,7 @@ def _all_tables(context: Context) -> Rows:
             "IOT" if table.is_index_organized else None,
             "NO",
             "NO",
-            len(table.rows),
+            len(table.rows) if table.analyzed_rows is None else table.analyzed_rows,
             sum(segment.blocks for segment in table.segments.values()),
             "NO",
             "VALID",
@@ -150,7 +128,7 @@ def _all_tables(context: Context) -> Rows:
 
 def _users(context: Context) -> Rows:
     names = {"SYS": "Y", "SYSTEM": "Y", context.user: "N"}
-    names |= {table.version.owner: "N" for table in _tables(context)}
+    names |= dict.fromkeys(context.database.users - {"SYS", "SYSTEM"}, "N")
     for number, (name, maintained) in enumerate(sorted(names.items()), 1):
         yield name, number, CREATED, maintained
 
@@ -162,7 +140,7 @@ def _tablespaces(context: Context) -> Rows:
 
 
 def _extents(context: Context) -> Rows:
-    for table in _tables(context):
+    for table in tables_of(context):
         if table.is_index_organized:
             continue
         for name, segment in table.segments.items():
@@ -174,8 +152,59 @@ def _extents(context: Context) -> Rows:
                 )  # fmt: skip
 
 
+def _segments(context: Context) -> Rows:
+    for table in tables_of(context):
+        for name, segment in table.segments.items():
+            blocks = max(-(-segment.blocks // EXTENT_BLOCKS), 1) * EXTENT_BLOCKS
+            yield (
+                table.version.owner, table.version.name, name,
+                "TABLE" if name is None else "TABLE PARTITION", "USERS",
+                blocks * BLOCK_SIZE, blocks, blocks // EXTENT_BLOCKS,
+            )  # fmt: skip
+
+
+def _identity_columns(context: Context) -> Rows:
+    for table in tables_of(context):
+        for column in table.version.columns:
+            if column.identity is not None:
+                kind = "ALWAYS" if column.identity == "ALWAYS" else "BY DEFAULT"
+                name = f"ISEQ$$_{table.version.object_id}"
+                yield table.version.owner, table.name, column.name, kind, name
+
+
+def _lobs(context: Context) -> Rows:
+    for table in tables_of(context):
+        for column in table.version.columns:
+            if column.is_lob:
+                is_secure = table.lob_storage == "SECUREFILE"
+                yield (
+                    table.version.owner, table.name, column.name, "YES" if is_secure else "NO",
+                    "YES" if table.lob_inline else "NO",
+                )  # fmt: skip
+
+
+def _part_tables(context: Context) -> Rows:
+    for table in tables_of(context):
+        if None not in table.segments:
+            yield table.version.owner, table.name, "LIST", len(table.segments), "VALID"
+
+
+def _part_keys(context: Context) -> Rows:
+    for table in tables_of(context):
+        if table.partition_by is not None:
+            yield table.version.owner, table.name, "TABLE", table.partition_by, 1
+
+
+def _session_grants(context: Context) -> Rows:
+    for one in sorted(context.privileges):
+        action, is_object, name = one.partition(" ON ")
+        if is_object and "." in name:
+            owner, _, table = name.partition(".")
+            yield context.user, owner, table, action, "NO"
+
+
 def _partitions(context: Context) -> Rows:
-    for table in _tables(context):
+    for table in tables_of(context):
         named = [name for name in table.segments if name is not None]
         for place, name in enumerate(named, 1):
             yield table.version.owner, table.version.name, name, place, "USERS", "YES"
@@ -207,21 +236,8 @@ _COLUMN_NAMES = (
     "USER_GENERATED",
     "IDENTITY_COLUMN",
     "CHARACTER_SET_NAME",
-)
-_CONSTRAINT_NAMES = (
-    "OWNER",
-    "CONSTRAINT_NAME",
-    "CONSTRAINT_TYPE",
-    "TABLE_NAME",
-    "R_OWNER",
-    "R_CONSTRAINT_NAME",
-    "STATUS",
-    "VALIDATED",
-    "DEFERRABLE",
-    "DEFERRED",
-    "DELETE_RULE",
-    "INDEX_OWNER",
-    "INDEX_NAME",
+    "DEFAULT_ON_NULL",
+    "COLLATION",
 )
 _OBJECT_NAMES = (
     "OWNER",
@@ -266,15 +282,11 @@ _EXTENT_NAMES = (
     "RELATIVE_FNO",
 )
 CATALOG: dict[str, View] = {
+    **CONSTRAINTS,
     "ALL_TAB_COLS": (_COLUMN_NAMES, _columns),
     "ALL_TAB_COLUMNS": (
         _COLUMN_NAMES,
         lambda context: [row for row in _columns(context) if row[16] == "NO"],
-    ),
-    "ALL_CONSTRAINTS": (_CONSTRAINT_NAMES, _constraints),
-    "ALL_CONS_COLUMNS": (
-        ("OWNER", "CONSTRAINT_NAME", "TABLE_NAME", "COLUMN_NAME", "POSITION"),
-        _constraint_columns,
     ),
     "ALL_LOG_GROUPS": (
         ("OWNER", "LOG_GROUP_NAME", "TABLE_NAME", "LOG_GROUP_TYPE", "ALWAYS", "GENERATED"),
@@ -295,13 +307,6 @@ CATALOG: dict[str, View] = {
         _partitions,
     ),
     "ALL_MVIEWS": (("OWNER", "MVIEW_NAME"), _nothing),
-    "ALL_TRIGGERS": (("OWNER", "TRIGGER_NAME", "TABLE_OWNER", "TABLE_NAME", "STATUS"), _nothing),
-    "ALL_INDEXES": (
-        ("OWNER", "INDEX_NAME", "TABLE_OWNER", "TABLE_NAME", "UNIQUENESS", "STATUS"),
-        lambda context: [
-            (row[0], row[1], row[0], row[3], "UNIQUE", "VALID") for row in _constraints(context)
-        ],
-    ),
     "DBA_TABLESPACES": (
         (
             "TABLESPACE_NAME",
@@ -315,4 +320,48 @@ CATALOG: dict[str, View] = {
         _tablespaces,
     ),
     "DBA_EXTENTS": (_EXTENT_NAMES, _extents),
+    "DBA_SEGMENTS": (
+        (
+            "OWNER",
+            "SEGMENT_NAME",
+            "PARTITION_NAME",
+            "SEGMENT_TYPE",
+            "TABLESPACE_NAME",
+            "BYTES",
+            "BLOCKS",
+            "EXTENTS",
+        ),
+        _segments,
+    ),
+    "ALL_TAB_IDENTITY_COLS": (
+        ("OWNER", "TABLE_NAME", "COLUMN_NAME", "GENERATION_TYPE", "SEQUENCE_NAME"),
+        _identity_columns,
+    ),
+    "ALL_LOBS": (("OWNER", "TABLE_NAME", "COLUMN_NAME", "SECUREFILE", "IN_ROW"), _lobs),
+    "ALL_PART_TABLES": (
+        ("OWNER", "TABLE_NAME", "PARTITIONING_TYPE", "PARTITION_COUNT", "STATUS"),
+        _part_tables,
+    ),
+    "ALL_PART_KEY_COLUMNS": (
+        ("OWNER", "NAME", "OBJECT_TYPE", "COLUMN_NAME", "COLUMN_POSITION"),
+        _part_keys,
+    ),
+    "ALL_TAB_PRIVS": (
+        ("GRANTEE", "TABLE_SCHEMA", "TABLE_NAME", "PRIVILEGE", "GRANTABLE"),
+        _session_grants,
+    ),
+    "ALL_MVIEW_LOGS": (("LOG_OWNER", "MASTER", "LOG_TABLE"), _nothing),
+    "ALL_QUEUE_TABLES": (("OWNER", "QUEUE_TABLE"), _nothing),
+    "ALL_EXTERNAL_TABLES": (("OWNER", "TABLE_NAME"), _nothing),
+    "ALL_NESTED_TABLES": (("OWNER", "TABLE_NAME", "PARENT_TABLE_NAME"), _nothing),
+    "ALL_OBJECT_TABLES": (("OWNER", "TABLE_NAME"), _nothing),
+    "ALL_XML_TABLES": (("OWNER", "TABLE_NAME"), _nothing),
+    "ALL_VIEWS": (("OWNER", "VIEW_NAME", "TEXT_VC"), _nothing),
+    "ALL_SEQUENCES": (("SEQUENCE_OWNER", "SEQUENCE_NAME", "LAST_NUMBER"), _nothing),
+}
+# The views of an administrator have the same rows here: a session sees all tables of its PDB.
+CATALOG |= {
+    name.replace("ALL_", "DBA_", 1): view
+    for name, view in list(CATALOG.items())
+    if name.startswith("ALL_")
 }

@@ -6,9 +6,10 @@ of numbers with a fraction.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 from sim_oracle.columns import LOBS, NanoTime
@@ -17,6 +18,18 @@ from sim_oracle.rowids import RowId, order_key
 MARK = "\x01"
 _MAX = 2**63
 _EPOCH_DAYS = 10**6
+_LOWER = re.compile(r"[a-z]")
+_UPPER = re.compile(r"~([A-Z])")
+
+
+def column_name(name: str) -> str:
+    """Return SQLite's name for a column or table, since SQLite does not tell cases apart."""
+    return _LOWER.sub(lambda match: f"~{match[0].upper()}", name)
+
+
+def plain_name(name: str) -> str:
+    """Return the name for which SQLite has another one."""
+    return _UPPER.sub(lambda match: match[1].lower(), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +75,10 @@ def encode(value: Any, kind: str | None = None) -> Any:  # noqa: C901 - one case
             return value
         return float(value) if kind is None else f"{MARK}N{value}"
     if isinstance(value, Decimal):
-        if value == value.to_integral_value() and abs(value) < _MAX:
+        if value == value.to_integral_value() and value.copy_abs() < _MAX:
             return int(value)
-        return f"{MARK}N{value.normalize():f}"
+        with localcontext(prec=80):  # the default of 28 digits would round
+            return f"{MARK}N{value.normalize():f}"
     if isinstance(value, float):
         return f"{MARK}Fnan" if value != value else value
     if isinstance(value, NanoTime):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
-from typing import NamedTuple
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
+from typing import Any, NamedTuple
 
 from sim_oracle.errors import OraError
 
@@ -64,6 +64,9 @@ class Column:
         is_hidden: Whether the dictionary hides it.
         is_virtual: Whether it is computed, so that redo does not have it.
         is_nullable: Whether NULL may be stored.
+        is_invisible: Whether `SELECT *` and inserts without names leave it out.
+        default: Expression of its default; None without one.
+        identity: ALWAYS, BY DEFAULT or BY DEFAULT ON NULL; None if it has no generator.
     """
 
     name: str
@@ -76,6 +79,9 @@ class Column:
     is_hidden: bool = False
     is_virtual: bool = False
     is_nullable: bool = True
+    is_invisible: bool = False
+    default: str | None = None
+    identity: str | None = None
 
     @property
     def is_lob(self) -> bool:
@@ -88,7 +94,7 @@ class Column:
         return not (self.is_lob or self.is_virtual or self.kind in ("XMLTYPE", "JSON", "LONG"))
 
 
-def parse_column(name: str, declaration: str, **flags: bool) -> Column:
+def parse_column(name: str, declaration: str, **flags: Any) -> Column:
     """Return the column of a declaration such as `TIMESTAMP(6) WITH TIME ZONE`."""
     text = " ".join(declaration.upper().split())
     match = _TYPE.match(text)
@@ -142,12 +148,17 @@ def fit_value(column: Column, value: Value) -> Value:
 
 def _fit_number(column: Column, value: Value) -> Value:
     if not isinstance(value, int | Decimal | float):
-        value = Decimal(str(value))
+        try:
+            value = Decimal(str(value).strip())
+        except InvalidOperation:
+            raise OraError(1722) from None
     number = Decimal(str(value)) if isinstance(value, float) else Decimal(value)
     if column.kind == "NUMBER" and column.scale is not None and column.precision is not None:
-        number = round(number, column.scale) if column.scale < 28 else number
-        if abs(number) >= Decimal(10) ** (column.precision - column.scale):
+        with localcontext(prec=120):
+            number = number.quantize(Decimal(1).scaleb(-column.scale), ROUND_HALF_UP)
+        if number.copy_abs() >= Decimal(10) ** (column.precision - column.scale):
             raise OraError(1438)
-    if number == number.to_integral_value() and abs(number) < Decimal(10) ** 40:
+    if number == number.to_integral_value() and number.copy_abs() < Decimal(10) ** 40:
         return int(number)
-    return number.normalize()
+    with localcontext(prec=80):  # the default of 28 digits would round
+        return number.normalize()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from sim_oracle import redo
-from sim_oracle.columns import Column, Row, parse_column
+from sim_oracle.columns import Column, Row, fit_value, parse_column
 from sim_oracle.errors import ModelMisuse, OraError
 from sim_oracle.logs import Logs
 from sim_oracle.redo import Address, Record, RedoThread, Xid
@@ -70,6 +71,8 @@ class Settings:
             leave it as it is.
         undo_scn: Lowest SCN that AS OF can read.
         grants: Privileges of the user; None is all.
+        beat_s: Seconds after which open threads write their SCN when V$THREAD is read, as idle
+            instances do; None only when the test says so.
         parameters: V$PARAMETER.
     """
 
@@ -89,6 +92,7 @@ class Settings:
     undo_scn: int = 0
     character_set: str = "AL32UTF8"
     grants: frozenset[str] | None = None
+    beat_s: float | None = None
     parameters: dict[str, str] = field(
         default_factory=lambda: {
             "archive_lag_target": "0",
@@ -113,6 +117,7 @@ class Database:
         settings: Properties and behaviour.
         unrecoverable_scn: SCN of the last NOLOGGING load; 0 if there was none.
         dbid: DBID.
+        users: Names of the users, which are the schemas.
     """
 
     def __init__(
@@ -131,9 +136,11 @@ class Database:
         self.logs.before_switch = self._flush_strands
         self.add_thread(1)
         self.unrecoverable_scn = 0
+        self.users = {"SYS", "SYSTEM", "SHOP"}
         self._objects = itertools.count(FIRST_OBJECT + 1)
         self._transactions = itertools.count(1)
         self._last_thread = 1
+        self._beaten_at = 0.0
 
     # ------------------------------------------------------------------ time
 
@@ -195,6 +202,15 @@ class Database:
         self.logs.open_thread(thread, self.tick(), self.now)
         thread.last_scn = self.scn
         self.tick()
+
+    def beat_if_due(self) -> None:
+        """Beat if `settings.beat_s` says so and that many seconds have passed."""
+        if self.settings.beat_s is None:
+            return
+        now = time.monotonic()
+        if now - self._beaten_at >= self.settings.beat_s:
+            self._beaten_at = now
+            self.beat()
 
     def flush(self, thread: int | None = None) -> None:
         """Write all private strands, of one thread or of all."""
@@ -337,7 +353,28 @@ class Database:
         named = {partition: next(self._objects) for partition in partitions}
         table = Table(chosen, version, partitions=named, first_scn=self.scn, **flags)
         self.tables[(chosen, owner, name)] = table
+        self.users.add(owner)
         return table
+
+    def define_table(
+        self, owner: str, name: str, columns: tuple[Column, ...], text: str, **flags: Any
+    ) -> Table:
+        """Create a table of columns with a DDL row; its keys are added later."""
+        table = self.add_table(owner, name, {}, **flags)
+        table.version = replace(table.version, columns=columns)
+        self.ddl(text, None, named=(owner, name), container=table.container)
+        table.first_scn = self.scn
+        self.tick()
+        return table
+
+    def forget_table(self, table: Table) -> None:
+        """Remove a table whose creation failed."""
+        del self.tables[(table.container, table.version.owner, table.name)]
+        table.is_dropped = True
+
+    def new_object_number(self) -> int:
+        """Return a number for a new object."""
+        return next(self._objects)
 
     def rows_at(self, table: Table, scn: int) -> Iterator[tuple[str, Row]]:
         """Yield the rows that AS OF SCN reads, with their row ids.
@@ -364,14 +401,18 @@ class Database:
         thread: int = 1,
         info: str = USER_DDL,
         named: tuple[str, str] = ("SHOP", "X"),
+        container: str | None = None,
     ) -> None:
         """Write a DDL statement as its own transaction."""
         self._join_thread(thread)
-        transaction = self.begin(thread)
+        if container is None and table is not None:
+            container = table.container
+        transaction = self.begin(thread, container=container)
         transaction.start()
         self.tick()
         record = self.make_record(thread, transaction.xid, redo.DDL, transaction.start_scn)
         record.text, record.info = text, info
+        record.container = transaction.container
         if table is None:
             record.named = named
         else:
@@ -386,7 +427,7 @@ class Database:
         transaction.commit(ddl=text if info == USER_DDL else None, changes=changes)
 
     def _alter(self, table: Table, columns: tuple[Column, ...], text: str) -> None:
-        if table.locks:
+        if table.locks or table.table_locks:
             raise OraError(54)
         version = table.version
         table.version = replace(version, number=version.number + 1, columns=columns)
@@ -402,11 +443,51 @@ class Database:
         self._alter(table, (*version.columns, parse_column(name, declaration)), text)
         self._rewrite_rows(table, lambda row: {**row, name: None})
 
-    def drop_column(self, table: Table, name: str) -> None:
+    def append_column(self, table: Table, column: Column, text: str, value: Any) -> None:
+        """Add a column whose value existing rows have by its default, without redo of rows."""
+        self._alter(table, (*table.version.columns, column), text)
+        if not column.is_virtual:
+            self._rewrite_rows(table, lambda row: {**row, column.name: fit_value(column, value)})
+
+    def replace_columns(self, table: Table, columns: tuple[Column, ...], text: str) -> None:
+        """Change declarations of columns whose names stay."""
+        self._alter(table, columns, text)
+
+    def rename_table(self, table: Table, name: str, text: str) -> None:
+        """Rename a table; the dictionary has its rows under the new name."""
+        version = table.version
+        self.ddl(text, table)
+        del self.tables[(table.container, version.owner, version.name)]
+        table.version = replace(version, name=name)
+        self.tables[(table.container, version.owner, name)] = table
+        table.first_scn = self.scn
+        self.tick()
+
+    def move(self, table: Table, text: str) -> None:
+        """Move the rows to new segments: all row ids change."""
+        if table.locks or table.table_locks:
+            raise OraError(54)
+        self.ddl(text, table)
+        rows = list(table.rows.values())
+        table.rows.clear()
+        table.history.clear()
+        for segment in table.segments.values():
+            segment.data_object_id = next(self._objects)
+            segment.next_row, segment.free = 0, []
+        for row in rows:
+            row_id = table.segment_of(row).new_row_id(reuse=False)
+            table.rows[row_id] = row
+            table.record_version(row_id, self.scn, row)
+        table.index_rows()
+        table.first_scn = self.scn
+        self.tick()
+
+    def drop_column(self, table: Table, name: str, text: str = "") -> None:
         """Drop a column."""
         version = table.version
         kept = tuple(column for column in version.columns if column.name != name)
-        text = f'alter table "{version.owner}"."{version.name}" drop column "{name}"'
+        if not text:
+            text = f'alter table "{version.owner}"."{version.name}" drop column "{name}"'
         self._alter(table, kept, text)
         self._rewrite_rows(table, lambda row: {k: v for k, v in row.items() if k != name})
 
@@ -429,6 +510,7 @@ class Database:
     def _rewrite_rows(self, table: Table, change: Any) -> None:
         for row_id, row in list(table.rows.items()):
             table.rows[row_id] = change(row)
+        table.index_rows()
         for versions in table.history.values():
             # Only SCNs after the DDL can be read, so the newest version is enough.
             scn, newest = versions[-1]
@@ -436,7 +518,7 @@ class Database:
 
     def truncate(self, table: Table, text: str = "") -> None:
         """Truncate a table: a DDL row, and a new physical id."""
-        if table.locks:
+        if table.locks or table.table_locks:
             raise OraError(54)
         version = table.version
         self.ddl(text or f"truncate table {version.owner}.{version.name}", table)
@@ -444,14 +526,14 @@ class Database:
             segment.data_object_id = next(self._objects)
             segment.next_row, segment.free = 0, []
         table.rows.clear()
-        table.keys.clear()
+        table.index_rows()
         table.history.clear()
         table.first_scn = self.scn
         self.tick()
 
     def drop_table(self, table: Table, text: str = "") -> None:
         """Drop a table, to the recycle bin."""
-        if table.locks:
+        if table.locks or table.table_locks:
             raise OraError(54)
         version = table.version
         bin_name = f'"BIN$Tq1xIvZ0KpngU8gBqMCb+{version.object_id}==$0"'
@@ -494,7 +576,8 @@ class Database:
             transaction.forget()
         self.committed = [one for one in self.committed if one.scn <= scn]
         for table in self.tables.values():
-            table.rows, table.keys, table.locks, table.key_locks = {}, {}, {}, {}
+            table.rows, table.locks, table.key_locks = {}, {}, {}
+            table.index_rows()
             for row_id, versions in table.history.items():
                 kept = [one for one in versions if one[0] <= scn]
                 table.history[row_id] = kept

@@ -73,8 +73,16 @@ TEXTS = {
     "Apache Arrow PyCapsule interface",
     2006: "positional and named binds cannot be intermixed",
     1004: "no statement executed",
+    2067: "expecting a list or an object implementing the Apache Arrow PyCapsule interface "
+    "__arrow_c_stream__()",
+    3002: 'Python value of type "{}" is not supported',
+    3013: "unsupported Python type {} for database type {}",
+    3032: 'conversion from Apache Arrow format "{}" to Oracle Database is not supported',
+    3042: "conversion from Arrow interval containing months to Oracle Database interval days to "
+    "seconds data type is not supported",
     3030: "conversion from Oracle Database type {} to Apache Arrow format is not supported",
     4000: "{}",
+    4004: "invalid number",
     4008: 'no bind placeholder named ":{}" was found in the SQL text',
     4009: "{} positional bind values are required but {} were provided",
     4010: 'a bind variable replacement value for placeholder ":{}" was not provided',

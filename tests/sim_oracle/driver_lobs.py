@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 from typing import Any
 
 from sim_oracle.cells import Lob
+from sim_oracle.driver_binds import check_columns, rows_of_frame, to_bind
 from sim_oracle.driver_errors import raise_driver
-from sim_oracle.driver_types import LOB_TYPES, DbType, rows_of_frame
+from sim_oracle.driver_types import LOB_TYPES, DbType
 from sim_oracle.grammar import bind_names, tokenize
 from sim_oracle.session import Server
 
@@ -83,8 +83,14 @@ class LOB:
         self._is_open = False
 
 
-def match_binds(text: str, parameters: Any) -> dict[str, Any]:
-    """Return values by name in upper case; raises the driver's errors."""
+def match_binds(text: str, parameters: Any, sizes: Any = None) -> dict[str, Any]:
+    """Return values by name in upper case; raises the driver's errors.
+
+    Args:
+        text: Statement.
+        parameters: Values by place or by name.
+        sizes: Types of setinputsizes(), by place or by name.
+    """
     names = bind_names(text)
     if parameters is None:
         parameters = {}
@@ -108,17 +114,33 @@ def match_binds(text: str, parameters: Any) -> dict[str, Any]:
         values = dict(zip(places, parameters, strict=True))
     else:
         raise_driver(2003)
-    return {name: _to_bind(value) for name, value in values.items()}
+    kinds = _kinds_of(text, sizes)
+    return {name: bind_of(value, kinds.get(name)) for name, value in values.items()}
 
 
-def _to_bind(value: Any) -> Any:
-    if isinstance(value, LOB):
-        return value.read() or None
-    if isinstance(value, str | bytes) and not value:
-        return None  # an empty text is NULL
-    if isinstance(value, Decimal) and value == value.to_integral_value():
-        return int(value)
-    return value
+def _kinds_of(text: str, sizes: Any) -> dict[str, Any]:
+    if not sizes:
+        return {}
+    if isinstance(sizes, dict):
+        return {str(name).upper(): kind for name, kind in sizes.items()}
+    places = [token.text[1:].upper() for token in tokenize(text) if token.kind == "bind"]
+    return dict(zip(places, sizes, strict=False))
+
+
+def bind_frame_row(text: str, row: Sequence[Any]) -> dict[str, Any]:
+    """Return values by name of a row whose values are bound by place."""
+    places = [token.text[1:].upper() for token in tokenize(text) if token.kind == "bind"]
+    if len(places) != len(row):
+        raise_driver(4009, len(places), len(row))
+    return dict(zip(places, row, strict=True))
+
+
+def bind_of(value: Any, kind: Any = None) -> Any:
+    """Return what the server gets for a value of a type that setinputsizes() chose."""
+    if not isinstance(value, LOB):
+        return to_bind(value, str(kind) if isinstance(kind, DbType) else "")
+    value.size()  # the connection has to be open
+    return value._value
 
 
 def call_text(name: str, plain: Sequence[Any], named: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -130,13 +152,18 @@ def call_text(name: str, plain: Sequence[Any], named: dict[str, Any]) -> tuple[s
     return f"BEGIN {name}({', '.join(listed)}); END;", binds
 
 
-def rows_to_run(parameters: Any) -> Iterable[Any]:
+def rows_to_run(parameters: Any, sizes: Any = None) -> Iterable[Any]:
     """Return the rows for which executemany() runs its statement."""
     if isinstance(parameters, int):
         return [()] * parameters
     if hasattr(parameters, "__arrow_c_stream__"):
         return rows_of_frame(parameters)
     if isinstance(parameters, list):
+        for row in parameters:
+            if not isinstance(row, list | tuple | dict):
+                raise_driver(2004)
+        if not sizes:
+            check_columns(parameters)
         return parameters
     raise_driver(2004)
 

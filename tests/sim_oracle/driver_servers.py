@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from sim_oracle.remote import Listening
 from sim_oracle.session import Server
 
 SERVERS: dict[str, Server] = {}  # by host:port
@@ -90,6 +91,13 @@ def listen(server: Server) -> str:
     address = f"127.0.0.1:{next(PORTS)}"
     SERVERS[address] = server
     return address
+
+
+def listen_for_others(server: Server) -> Listening:
+    """Let a server listen for this process and, on a real port, for others."""
+    listening = Listening(server)
+    SERVERS[listening.address] = server
+    return listening
 
 
 class Defaults:

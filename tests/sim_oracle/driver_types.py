@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -301,10 +301,3 @@ def _to_arrow(value: Any, info: FetchInfo, kind: pa.DataType, zone_minutes: int)
         return pa.MonthDayNano([0, value.days, nanos])
     decimals = pa.types.is_decimal(kind)
     return to_python(value, info, decimals=decimals, zone_minutes=zone_minutes)
-
-
-def rows_of_frame(data: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of an object with an Arrow stream."""
-    table = pa.table(data)
-    for batch in table.to_batches(max_chunksize=1024):
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -12,6 +12,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from sim_oracle.errors import OraError
+from sim_oracle.function_names import NAMES
 
 _TOKENS = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
@@ -24,10 +25,9 @@ _TOKENS = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _AS_OF = re.compile(r"\bAS\s+OF\s+SCN\s+(:\w+|\d+)", re.IGNORECASE)
+_VERSIONS = re.compile(r"\bVERSIONS\s+BETWEEN\s+SCN\s+(:\w+|\d+)\s+AND\s+(:\w+|\d+)", re.IGNORECASE)
 # Functions that sqlglot would translate into others; query.py has them under these names.
-_FUNCTIONS = re.compile(
-    r"(?i)\b(TO_CHAR|TO_NUMBER|REGEXP_LIKE|HEXTORAW|RAWTOHEX|CHARTOROWID|ROWIDTOCHAR)(?=\s*\()"
-)
+_FUNCTIONS = re.compile(rf"(?i)(?<![.\w])({'|'.join(sorted(NAMES, reverse=True))})(?=\s*\()")
 _MERGE_DELETE = re.compile(
     r"(?is)^(?P<head>MERGE\s.*?)WHEN\s+MATCHED\s+THEN\s+UPDATE\s+SET(?P<sets>.*?)"
     r"(?:\sWHERE\s(?P<where>(?:(?!\bDELETE\b).)*?))?"
@@ -82,12 +82,14 @@ class Prepared:
     Attributes:
         tree: Tree of sqlglot.
         as_of: Bind or number of AS OF SCN; None without it.
+        versions: Binds or numbers of VERSIONS BETWEEN SCN; None without it.
         binds: Names of binds, in order.
     """
 
     tree: exp.Expr
     as_of: str | None
     binds: list[str] = field(default_factory=list)
+    versions: tuple[str, str] | None = None
 
 
 @lru_cache(maxsize=512)
@@ -95,6 +97,7 @@ def prepare(text: str) -> Prepared:
     """Return the tree of a query or of a change; raises OraError 900 if it is neither."""
     plain = text.strip().rstrip(";")
     as_of = _find_as_of(plain)
+    between = _VERSIONS.search(plain)
     readable = outside_literals(plain, _simplify)
     if readable.upper().startswith("MERGE"):
         readable = _split_merge(readable)
@@ -102,7 +105,8 @@ def prepare(text: str) -> Prepared:
         tree = sqlglot.parse_one(readable, read="oracle")
     except SqlglotError as error:
         raise OraError(900, text=f"invalid SQL statement: {str(error)[:200]}") from error
-    return Prepared(tree, as_of, bind_names(text))
+    versions = None if between is None else (between[1], between[2])
+    return Prepared(tree, as_of, bind_names(text), versions)
 
 
 def _find_as_of(text: str) -> str | None:
@@ -120,9 +124,11 @@ def _find_as_of(text: str) -> str | None:
 
 def _simplify(part: str) -> str:
     part = re.sub(r"/\*\+.*?\*/", " ", part, flags=re.DOTALL)
-    part = _AS_OF.sub(" ", part)
+    part = _VERSIONS.sub(" ", _AS_OF.sub(" ", part))
     part = re.sub(r"(?i)(?<![\w.\"])((?:\w+\.)?)ROLLBACK\b", r'\1"ROLLBACK"', part)
     part = re.sub(r"(?i)\bDBMS_ROWID\s*\.\s*", "", part)
+    part = re.sub(r"(?i)\bDBMS_LOB\s*\.\s*", "ORA_LOB_", part)
+    part = re.sub(r"(?i)\bUTL_RAW\s*\.\s*", "ORA_", part)
     part = _FUNCTIONS.sub(r"ORA_\1", part)
     part = re.sub(r":(\d+)\b", r":b_\1", part)
     return re.sub(r"(?i)\bSYS\s*\.\s*(?=G?V_?\$|ALL_|DBA_|DUAL)", "", part)

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from sim_oracle.cells import Lob
+from sim_oracle.driver_binds import rows_of_frame
 from sim_oracle.driver_errors import (
     DatabaseError,
     DataError,
@@ -28,7 +29,15 @@ from sim_oracle.driver_errors import (
     raise_database,
     raise_driver,
 )
-from sim_oracle.driver_lobs import LOB, call_text, delay_of, match_binds, rows_to_run
+from sim_oracle.driver_lobs import (
+    LOB,
+    bind_frame_row,
+    bind_of,
+    call_text,
+    delay_of,
+    match_binds,
+    rows_to_run,
+)
 from sim_oracle.driver_servers import CONNECT_OPTIONS, SERVERS, defaults
 from sim_oracle.driver_types import (
     BINARY,
@@ -69,11 +78,11 @@ from sim_oracle.driver_types import (
     IntervalYM,
     describe,
     make_frame,
-    rows_of_frame,
     to_python,
 )
 from sim_oracle.errors import OraError
 from sim_oracle.grammar import bind_names
+from sim_oracle.remote import connect_remote, log_on
 from sim_oracle.session import Outcome, Server, Session
 
 __all__ = [
@@ -161,20 +170,22 @@ def connect(
     if dsn is None:
         dsn = f"{options.get('host')}:{options.get('port', 1521)}/{options.get('service_name')}"
     address, _, service = dsn.partition("/")
-    server = SERVERS.get(address)
-    if server is None or server.is_down:
-        raise_driver(6005, "simulated")
-    container = {name.lower(): one for name, one in server.services.items()}.get(service.lower())
-    if container is None:
-        raise_driver(6001, service)
-    passwords = {name.lower(): one for name, one in server.users.items()}
-    if user is None or passwords.get(user.lower()) != password:
-        raise_database(OraError(1017))
+    server: Any = SERVERS.get(address)
     try:
-        server.meet("CONNECT")
+        if server is not None and not server.is_down:
+            session: Any = log_on(server, user, password, service)
+        else:
+            session = None if server else connect_remote(address, user, password, service)
+            server = session.server if session is not None else None
     except OraError as error:
+        if error.code == 12541:
+            raise_driver(6005, "simulated")
+        if error.code == 12514:
+            raise_driver(6001, service)
         raise_database(error)
-    return Connection(server, Session(server, user, container), dsn, user)
+    if session is None:
+        raise_driver(6005, "simulated")
+    return Connection(server, session, dsn, user or "")
 
 
 class Connection:
@@ -254,8 +265,8 @@ class Connection:
         return self._session is not None
 
     def cancel(self) -> None:
-        """Cancel the running statement; there is none, since calls wait for their end."""
-        self._check()
+        """Cancel the statement that another thread runs in this connection."""
+        self._check().cancel()
 
     def close(self) -> None:
         """Close the connection; the transaction is rolled back."""
@@ -317,7 +328,14 @@ class Connection:
         batch_size: int = _BATCH_MAX,
     ) -> None:
         """Load rows by the direct path, which commits and locks the table for others."""
-        rows = data if isinstance(data, list) else list(rows_of_frame(data))
+        if isinstance(data, list):
+            rows = [tuple(bind_of(value) for value in row) for row in data]
+        elif hasattr(data, "__arrow_c_stream__"):
+            rows = list(rows_of_frame(data))
+        else:
+            raise_driver(2067)
+        if any(len(row) != len(column_names) for row in rows):
+            raise_driver(4009, len(column_names), len(rows[0]))
         self._run(lambda session: session.load(schema_name, table_name, column_names, rows))
 
 
@@ -344,6 +362,7 @@ class Cursor:
         self._decimals = False
         self._batch_errors: list[ErrorDetails] = []
         self._row_counts: list[int] | None = None
+        self._sizes: Any = None
 
     def __enter__(self) -> Cursor:
         self._check_open()
@@ -385,10 +404,11 @@ class Cursor:
         return bind_names(self.statement)
 
     def setinputsizes(self, *args: Any, **kwargs: Any) -> list[Any] | dict[str, Any]:
-        """Set the types of binds, which the fake takes from the values."""
+        """Set the types of the next execution's binds; an int is a length of texts."""
         self._check_open()
         if args and kwargs:
             raise_driver(2006)
+        self._sizes = kwargs or list(args)
         return kwargs if kwargs else list(args)
 
     def execute(
@@ -436,13 +456,17 @@ class Cursor:
         return text
 
     def _run(self, text: str, parameters: Any) -> Outcome:
-        binds = match_binds(text, parameters)
+        binds = match_binds(text, parameters, self._sizes)
+        self._sizes = None
+        self._wait(text)
+        outcome: Outcome = self.connection._run(lambda session: session.execute(text, binds))
+        return outcome
+
+    def _wait(self, text: str) -> None:
         timeout = self.connection.call_timeout
         delay = delay_of(self.connection._server, text)
         if timeout and delay > timeout:
             raise_driver(4024, timeout)
-        outcome: Outcome = self.connection._run(lambda session: session.execute(text, binds))
-        return outcome
 
     def executemany(
         self,
@@ -458,28 +482,38 @@ class Cursor:
         self._check_open()
         text = self._text(statement)
         self._outcome, self._batch_errors = None, []
+        is_frame = hasattr(parameters, "__arrow_c_stream__")
+        sizes, self._sizes = self._sizes, None
+        rows = rows_to_run(parameters, sizes)
+        binds: Iterator[dict[str, Any]] = (
+            bind_frame_row(text, row) if is_frame else match_binds(text, row, sizes) for row in rows
+        )
+        if not isinstance(parameters, int) and not is_frame:
+            binds = iter(list(binds))  # the driver refuses values before it sends any
+        self._wait(text)
+        limit = batch_size if self.connection.autocommit else _BATCH_MAX
         counts: list[int] = []
-        rows = rows_to_run(parameters)
-        for number, row in enumerate(rows):
-            if not isinstance(row, list | tuple | dict):
-                raise_driver(2004)
-            try:
-                counts.append(self._run(text, row).count)
-            except DatabaseError as error:
-                details = error.args[0]
-                if not batcherrors or details.is_session_dead or not details.code:
-                    details.offset = number
-                    self.rowcount = sum(counts)
-                    raise
-                details.offset = number
-                self._batch_errors.append(details)
-                counts.append(0)
-            if self.connection.autocommit and (number + 1) % batch_size == 0:
+        while batch := list(itertools.islice(binds, limit)):
+            counts += self._run_batch(text, batch, len(counts), batcherrors=batcherrors)
+            if self.connection.autocommit:
                 self.connection.commit()
         self.rowcount = sum(counts)
         self._row_counts = counts if arraydmlrowcounts else None
-        if self.connection.autocommit:
-            self.connection.commit()
+
+    def _run_batch(
+        self, text: str, batch: list[dict[str, Any]], done: int, *, batcherrors: bool
+    ) -> list[int]:
+        counts, failed = self.connection._run(
+            lambda session: session.execute_many(text, batch, saves_exceptions=batcherrors)
+        )
+        for number, error in failed:
+            details = details_of(error, done + number)
+            if not batcherrors:
+                self.rowcount = done + sum(counts)
+                raise details.exc_type(details) from error
+            self._batch_errors.append(details)
+        listed: list[int] = counts
+        return listed
 
     def getbatcherrors(self) -> list[ErrorDetails]:
         """Return the errors of the rows that executemany() refused."""

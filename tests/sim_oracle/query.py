@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -13,9 +13,19 @@ from typing import Any, NamedTuple
 from sqlglot import exp
 
 from sim_oracle.catalog import CATALOG
-from sim_oracle.cells import MARK, Lob, Months, RowIdText, decode, encode
+from sim_oracle.cells import (
+    MARK,
+    Lob,
+    Months,
+    RowIdText,
+    column_name,
+    decode,
+    encode,
+    plain_name,
+)
 from sim_oracle.columns import Column, NanoTime
 from sim_oracle.errors import OraError
+from sim_oracle.functions import Functions
 from sim_oracle.grammar import prepare
 from sim_oracle.literals import format_time, number_text
 from sim_oracle.redo import OPEN_END
@@ -85,6 +95,7 @@ class Reader:
         find_table: Returns a table by owner and name; raises OraError 942.
         schema: Schema of names without one.
         transaction: The session's open transaction, whose changes its queries see.
+        read_scn: SCN that queries without AS OF see; None is the current one.
     """
 
     def __init__(
@@ -93,7 +104,9 @@ class Reader:
         find_table: Callable[[str, str], Table],
         schema: str,
         transaction: Transaction | None = None,
+        read_scn: int | None = None,
     ) -> None:
+        self._read_scn = read_scn
         self._context = context
         self._find_table = find_table
         self._schema = schema
@@ -103,27 +116,47 @@ class Reader:
         """Run a query; raises OraError."""
         plan = make_plan(text)
         scn = _as_of(plan, binds)
+        between = None
+        if plan.versions is not None:
+            low, high = (_number_of(one, binds) for one in plan.versions)
+            between = (low, high)
         sources = [
-            self._source(owner or self._schema, name, owner, scn) for owner, name in plan.tables
+            self._source(owner or self._schema, name, owner, scn, between)
+            for owner, name in plan.tables
         ]
         store = open_store(self._context)
-        for source, (owner, name) in zip(sources, plan.tables, strict=True):
-            fill(store, source._replace(name=store_name(owner, name)), plan.wanted)
-        columns = _output(plan, sources)
-        cells = {bind_name(name): encode(value) for name, value in binds.items()}
         try:
-            cursor = store.execute(plan.statement, cells)
-        except sqlite3.OperationalError as error:
-            if "no such column" in str(error):
-                raise OraError(904, str(error).split(": ")[-1]) from error
-            raise OraError(900, text=f"the simulator cannot run this: {error}") from error
-        names = [one[0] for one in cursor.description]
+            for source, (owner, name) in zip(sources, plan.tables, strict=True):
+                fill(store, source._replace(name=store_name(owner, name)), plan.wanted)
+        except sqlite3.OperationalError as error:  # cancelled before the statement itself
+            raise _error_of(store, error) from error
+        columns = _output(plan, sources)
+        check_lob_use(plan.tree, {name: source.table for source, (_, name) in
+                                  zip(sources, plan.tables, strict=True)})  # fmt: skip
+        statement = plan.statement
+        if plan.wanted is None:
+            statement = self._without_stars(plan, sources)
+        cursor = run_in_store(store, statement, binds)
+        names = [plain_name(one[0]) for one in cursor.description]
         if len(columns) != len(names):
-            columns = [OutputColumn(name, None) for name in names]
+            declared = _find_columns(sources)
+            columns = [OutputColumn(name, declared.get(name)) for name in names]
         shown = [one._replace(name=name) for one, name in zip(columns, names, strict=True)]
-        return Result(shown, map(_decode_row, cursor))
+        return Result(shown, map(_decode_row, _rows_of(store, cursor)))
 
-    def _source(self, schema: str, name: str, owner: str, scn: int | None) -> Source:
+    def _without_stars(self, plan: Plan, sources: list[Source]) -> str:
+        tree = _rename_tables(plan.tree.copy())
+        named = {
+            store_name(owner, name): visible_names(source.table)
+            for source, (owner, name) in zip(sources, plan.tables, strict=True)
+            if source.table is not None
+        }
+        expand_stars(tree, named)
+        return convert(tree)
+
+    def _source(
+        self, schema: str, name: str, owner: str, scn: int | None, between: tuple[int, int] | None
+    ) -> Source:
         view = find_view(name, self._context) if owner in ("", "SYS") else None
         if view is not None:
             self._check_privilege(name)
@@ -133,9 +166,12 @@ class Reader:
         listed = [column for column in table.version.columns if not column.is_virtual]
         names = ("ROWID", *(column.name for column in listed), "ORA_ROWSCN")
         database = self._context.database
+        if between is not None:
+            return _versions_of(self._context, table, *between)
         if scn is None:
             rows: Iterable[tuple[str, dict[str, Any]]]
-            rows = list(table.visible(database.scn, self._transaction))
+            seen = database.scn if self._read_scn is None else self._read_scn
+            rows = list(table.visible(seen, self._transaction))
         else:
             rows = list(database.rows_at(table, scn))
 
@@ -172,18 +208,22 @@ class Plan(NamedTuple):
     """A query for SQLite.
 
     Attributes:
+        tree: Query as Oracle's grammar has it.
         statement: Text for SQLite.
         tables: Owner, which may be empty, and name of each table or view.
         wanted: Names of the columns that it reads; None for all.
         as_of: Bind or number of AS OF SCN.
         output: Name, and read column or None, of each column of the result; None with a star.
+        versions: Binds or numbers of VERSIONS BETWEEN SCN.
     """
 
+    tree: Any
     statement: str
     tables: tuple[tuple[str, str], ...]
     wanted: frozenset[str] | None
     as_of: str | None
     output: tuple[tuple[str, str | None], ...] | None
+    versions: tuple[str, str] | None = None
 
 
 def store_name(owner: str, name: str) -> str:
@@ -197,30 +237,115 @@ def make_plan(text: str) -> Plan:
     prepared = prepare(text)
     if not isinstance(prepared.tree, exp.Query):
         raise OraError(900, text="not a query")
-    tree = prepared.tree.copy()
+    tables: dict[tuple[str, str], None] = {}
+    tree = _rename_tables(prepared.tree.copy(), tables)
+    output = _read_output(tree)
+    wanted = _find_wanted(tree)
+    return Plan(
+        prepared.tree,
+        convert(tree),
+        tuple(tables),
+        wanted,
+        prepared.as_of,
+        output,
+        prepared.versions,
+    )
+
+
+def _rename_tables(tree: Any, tables: dict[tuple[str, str], None] | None = None) -> Any:
+    """Give tables the names that they have in SQLite; collect them in `tables`."""
     tree.set("locks", None)  # the session locks the rows
     ctes = {cte.alias_or_name.upper() for cte in tree.find_all(exp.CTE)}
-    tables: dict[tuple[str, str], None] = {}
     for node in list(tree.find_all(exp.Table)):
         owner, name = _spelling(node.args.get("db")), _spelling(node.this)
         if not owner and name in ctes:
             continue
-        tables[(owner, name)] = None
-        alias = node.alias or name
+        if tables is not None:
+            tables[(owner, name)] = None
+        alias = alias_of(node) or name
         node.set("db", None)
         node.set("this", exp.to_identifier(store_name(owner, name), quoted=True))
         node.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
-    output = _read_output(tree)
-    wanted = _find_wanted(tree)
-    return Plan(convert(tree), tuple(tables), wanted, prepared.as_of, output)
+    return tree
+
+
+def visible_names(table: Table) -> list[str]:
+    """Return the columns that a star stands for."""
+    return [
+        column.name
+        for column in table.version.columns
+        if not (column.is_hidden or column.is_invisible or column.is_virtual)
+    ]
+
+
+def expand_stars(tree: Any, named: dict[str, list[str]]) -> None:
+    """Replace stars by columns; a star of a subquery stays.
+
+    Args:
+        tree: Query whose tables have SQLite's names, which is changed.
+        named: Columns by SQLite's name of a table.
+    """
+    for select in list(tree.find_all(exp.Select)):
+        joined = [one.this for one in select.args.get("joins") or ()]
+        begin = select.args.get("from_") or select.args.get("from")
+        nodes = [*([begin.this] if begin is not None else ()), *joined]
+        out: list[Any] = []
+        for one in select.expressions:
+            is_of_one = isinstance(one, exp.Column) and isinstance(one.this, exp.Star)
+            if not isinstance(one, exp.Star) and not is_of_one:
+                out.append(one)
+                continue
+            for node in nodes:
+                alias = alias_of(node) or node.name
+                if is_of_one and _spelling(one.args["table"]) != alias:
+                    continue
+                names = named.get(node.name) if isinstance(node, exp.Table) else None
+                if names is None:
+                    out.append(exp.Column(this=exp.Star(), table=exp.to_identifier(alias, True)))
+                else:
+                    out += [exp.column(name, table=alias, quoted=True) for name in names]
+        select.set("expressions", out)
 
 
 def _as_of(plan: Plan, binds: dict[str, Any]) -> int | None:
-    if plan.as_of is None:
-        return None
-    if plan.as_of.startswith(":"):
-        return int(binds[plan.as_of[1:].upper()])
-    return int(plan.as_of)
+    return None if plan.as_of is None else _number_of(plan.as_of, binds)
+
+
+def _number_of(text: str, binds: dict[str, Any]) -> int:
+    return int(binds[text[1:].upper()]) if text.startswith(":") else int(text)
+
+
+def _versions_of(context: Context, table: Table, low: int, high: int) -> Source:
+    """Return the versions of a table's rows that were valid in a range of SCNs.
+
+    Raises OraError 30052 if undo is gone, 1466 if the definition has changed since, 8181.
+    """
+    database = context.database
+    if low < database.settings.undo_scn:
+        raise OraError(30052, text="invalid lower limit snapshot expression")
+    list(database.rows_at(table, low))
+    listed = [column for column in table.version.columns if not column.is_virtual]
+    pseudo = ("VERSIONS_STARTSCN", "VERSIONS_ENDSCN", "VERSIONS_OPERATION")
+    names = ("ROWID", *(column.name for column in listed), "ORA_ROWSCN", *pseudo)
+
+    def read_cells(places: list[int]) -> Iterator[tuple[Any, ...]]:
+        for row_id, versions in table.history.items():
+            previous: dict[str, Any] | None = None
+            for at, (scn, row) in enumerate(versions):
+                end = versions[at + 1][0] if at + 1 < len(versions) else None
+                shown = row if row is not None else previous
+                is_before = scn <= low
+                if scn <= high and (end is None or end > low) and shown is not None:
+                    kind = "D" if row is None else "I" if previous is None else "U"
+                    if not (is_before and row is None):
+                        cells: list[Any] = [RowIdText(row_id)]
+                        cells += [encode(shown[one.name], one.kind) for one in listed]
+                        cells += [scn, None if is_before else scn, end]
+                        cells.append(None if is_before else kind)
+                        yield tuple(cells[place] for place in places)
+                previous = row
+
+    return Source(f"{table.version.owner}.{table.name}", names, read_cells, table)
 
 
 def _spelling(node: Any) -> str:
@@ -228,6 +353,12 @@ def _spelling(node: Any) -> str:
         return ""
     name = node.name
     return str(name if node.args.get("quoted") else name.upper())
+
+
+def alias_of(node: Any) -> str:
+    """Return the alias of a table, in upper case without quotes; empty if it has none."""
+    alias = node.args.get("alias")
+    return "" if alias is None else _spelling(alias.this)
 
 
 def _pick(rows: Iterable[tuple[Any, ...]], places: list[int]) -> Iterable[tuple[Any, ...]]:
@@ -254,6 +385,12 @@ def convert(tree: exp.Expr) -> str:
     """Return SQLite's text of a tree, which is changed."""
     for rownum in [one for one in tree.find_all(exp.Column) if one.name.upper() == "ROWNUM"]:
         _limit(rownum)
+    # Views have plain numbers only, and their queries have to be fast.
+    is_plain = any("$" in one.name for one in tree.find_all(exp.Table))
+    for node in reversed(list(tree.walk())):
+        name = _call_of(node, is_plain=is_plain)
+        if name is not None and node.parent is not None:
+            node.replace(_call(name, node))
     converted = tree.transform(_convert_node)
     return _QUOTED.sub(_requote, str(converted.sql(dialect="sqlite")))
 
@@ -279,7 +416,7 @@ def _limit(rownum: exp.Expr) -> None:
 def _convert_node(node: Any) -> Any:
     if isinstance(node, exp.Identifier):
         spelling = node.this if node.args.get("quoted") else node.this.upper()
-        return exp.to_identifier(spelling, quoted=True)
+        return exp.to_identifier(column_name(spelling), quoted=True)
     if isinstance(node, exp.Pseudocolumn):
         return exp.column(
             exp.to_identifier(node.name.upper(), quoted=True), table=node.args.get("table")
@@ -288,9 +425,104 @@ def _convert_node(node: Any) -> Any:
         return exp.Placeholder(this=str(node.this).upper())
     if isinstance(node, exp.Binary | exp.Between | exp.In):
         return _compare_row_ids(node)
+    if isinstance(node, exp.DateStrToDate | exp.StrToTime) and node.this.is_string:
+        return exp.Anonymous(this="ORA_TIME_LITERAL", expressions=[node.this])
+    if isinstance(node, exp.Column) and node.name.upper() == "SESSIONTIMEZONE":
+        return exp.Anonymous(this="ORA_SESSIONTIMEZONE", expressions=[])
     if isinstance(node, exp.Anonymous):
         node.set("this", str(node.this).upper())
     return node
+
+
+_CALLS: dict[type[Any], str] = {
+    exp.DPipe: "CONCAT",
+    exp.Neg: "NEG",
+    exp.Add: "ADD",
+    exp.Sub: "SUB",
+    exp.Mul: "MUL",
+    exp.Div: "DIV",
+    exp.LT: "LT",
+    exp.LTE: "LTE",
+    exp.GT: "GT",
+    exp.GTE: "GTE",
+    exp.Max: "MAX",
+    exp.Min: "MIN",
+    exp.Sum: "SUM",
+    exp.Avg: "AVG",
+}
+_ALWAYS = (exp.DPipe, exp.Cast, exp.CurrentTimestamp, exp.Interval)
+
+
+def _call_of(node: Any, *, is_plain: bool) -> str | None:
+    """Return the function that stands for a node; None if SQLite has the same."""
+    if isinstance(node, exp.Literal):
+        if node.is_string:
+            return None if node.this else "NULL"
+        return None if node.this.isdigit() and len(node.this) < 19 else "DEC"
+    if is_plain and not isinstance(node, _ALWAYS):
+        return None
+    if isinstance(node, exp.Cast):
+        return "CAST"
+    if isinstance(node, exp.Interval):
+        return "NUMTODSINTERVAL"
+    if isinstance(node, exp.CurrentTimestamp):
+        return "NOW_DATE" if node.args.get("sysdate") else "NOW"
+    if type(node).__name__ in ("Systimestamp", "Localtimestamp"):
+        return "NOW"
+    if isinstance(node, exp.LT | exp.LTE | exp.GT | exp.GTE) and (
+        _is_row_id(node.this) or _is_row_id(node.expression)
+    ):
+        return None
+    if isinstance(node, exp.Max | exp.Min) and node.expressions:
+        return None
+    return _CALLS.get(type(node))
+
+
+def _call(name: str, node: Any) -> Any:
+    if name == "NULL":
+        return exp.null()
+    if name == "DEC":
+        return exp.Anonymous(this="ORA_DEC", expressions=[exp.Literal.string(node.this)])
+    if name == "CAST":
+        kind = node.to.sql(dialect="oracle").replace("TIMESTAMPTZ", "TIMESTAMP WITH TIME ZONE")
+        arguments = [node.this, exp.Literal.string(kind)]
+    elif name in ("NOW", "NOW_DATE"):
+        arguments = []
+    elif name == "NUMTODSINTERVAL":
+        arguments = [node.this, exp.Literal.string(str(node.unit))]
+    else:
+        arguments = [node.this, node.expression] if isinstance(node, exp.Binary) else [node.this]
+    return exp.Anonymous(this=f"ORA_{name}", expressions=[one.copy() for one in arguments])
+
+
+def check_lob_use(tree: Any, tables: dict[str, Table | None]) -> None:
+    """Raise OraError 932 for a comparison, order or group of a LOB column."""
+    kinds: dict[str, dict[str, str]] = {}
+    for node in tree.find_all(exp.Table):
+        table = tables.get(_spelling(node.this))
+        if table is not None:
+            named = {column.name: column.kind for column in table.version.columns}
+            kinds[alias_of(node) or _spelling(node.this)] = named
+    lobs = {"CLOB", "NCLOB", "BLOB", "JSON", "XMLTYPE"}
+    if not any(lobs & set(named.values()) for named in kinds.values()):
+        return
+    for column in tree.find_all(exp.Column):
+        parent = column.parent
+        if isinstance(parent, exp.Ordered | exp.Group | exp.Between | exp.In) or (
+            isinstance(parent, exp.EQ | exp.NEQ | exp.LT | exp.LTE | exp.GT | exp.GTE)
+            and not isinstance(parent.parent, exp.Update | exp.When)
+            and not _is_assignment(parent)
+        ):
+            owner = _spelling(column.args.get("table"))
+            listed = [kinds.get(owner, {})] if owner else list(kinds.values())
+            found = [named.get(_spelling(column.this)) for named in listed]
+            if lobs & set(found):
+                raise OraError(932, "-", next(one for one in found if one in lobs))
+
+
+def _is_assignment(node: Any) -> bool:
+    parent = node.parent
+    return isinstance(parent, exp.Update) and any(one is node for one in parent.expressions)
 
 
 def _is_row_id(node: Any) -> bool:
@@ -335,17 +567,54 @@ def _read_output(tree: exp.Expr) -> tuple[tuple[str, str | None], ...] | None:
 
 def _output(plan: Plan, sources: Iterable[Source]) -> list[OutputColumn]:
     """Return what is known of the columns of a result."""
-    declared: dict[str, Column] = {}
-    for source in sources:
-        if source.table is not None:
-            declared |= {column.name: column for column in source.table.version.columns}
+    declared = _find_columns(sources)
     return [
         OutputColumn(alias, declared.get(name or ""), name == "ROWID")
         for alias, name in plan.output or ()
     ]
 
 
+def _find_columns(sources: Iterable[Source]) -> dict[str, Column]:
+    declared: dict[str, Column] = {}
+    for source in sources:
+        if source.table is not None:
+            declared |= {column.name: column for column in source.table.version.columns}
+    return declared
+
+
 # ---------------------------------------------------------------------- SQLite
+
+
+class Store(sqlite3.Connection):
+    """A database in memory with Oracle's functions."""
+
+    functions: Functions
+
+
+def run_in_store(store: Store, statement: str, binds: Mapping[str, Any]) -> sqlite3.Cursor:
+    """Run a statement of SQLite with encoded binds; raises OraError."""
+    cells = {bind_name(name): encode(value) for name, value in binds.items()}
+    try:
+        return store.execute(statement, cells)
+    except sqlite3.OperationalError as error:
+        raise _error_of(store, error) from error
+
+
+def _rows_of(store: Store, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
+    try:
+        yield from cursor
+    except sqlite3.OperationalError as error:
+        raise _error_of(store, error) from error
+
+
+def _error_of(store: Store, error: sqlite3.OperationalError) -> OraError:
+    if store.functions.error is not None:
+        return store.functions.error
+    if "interrupted" in str(error):
+        return OraError(1013)
+    if "no such column" in str(error):
+        return OraError(904, plain_name(str(error).split(": ")[-1]))
+    return OraError(900, text=f"the simulator cannot run this: {error}".replace("{", "{{"))
 
 
 def fill(store: sqlite3.Connection, source: Source, wanted: frozenset[str] | None) -> None:
@@ -355,8 +624,10 @@ def fill(store: sqlite3.Connection, source: Source, wanted: frozenset[str] | Non
         for place, name in enumerate(source.columns)
         if wanted is None or name.upper() in wanted
     ] or [0]
-    names = ", ".join('"' + source.columns[place].replace('"', '""') + '"' for place in places)
-    store.execute(f'CREATE TABLE "{source.name}" ({names})')
+    quoted = (column_name(source.columns[place]).replace('"', '""') for place in places)
+    names = ", ".join(f'"{one}"' for one in quoted)
+    name = column_name(source.name)
+    store.execute(f'CREATE TABLE "{name}" ({names})')
     marks = ", ".join("?" * len(places))
     rows = (
         [
@@ -367,12 +638,19 @@ def fill(store: sqlite3.Connection, source: Source, wanted: frozenset[str] | Non
         ]
         for row in source.rows(places)
     )
-    store.executemany(f'INSERT INTO "{source.name}" VALUES ({marks})', rows)
+    store.executemany(f'INSERT INTO "{name}" VALUES ({marks})', rows)
 
 
-def open_store(context: Context) -> sqlite3.Connection:
+def open_store(context: Context) -> Store:
     """Return an empty database with Oracle's functions."""
-    store = sqlite3.connect(":memory:", isolation_level=None)
+    store = sqlite3.connect(
+        ":memory:", isolation_level=None, factory=Store, check_same_thread=False
+    )
+    session = context.session
+    if session is not None:
+        store.set_progress_handler(lambda: int(session.is_cancelled), 10_000)
+    store.functions = Functions(context)
+    store.functions.add_to(store)
 
     def add(name: str, count: int, function: Callable[..., Any]) -> None:
         store.create_function(name, count, function)
@@ -383,9 +661,10 @@ def open_store(context: Context) -> sqlite3.Connection:
     add("ROWID_OBJECT", 1, lambda cell: parse_rowid(decode(cell, _BIG)).object)
     add("ROWID_BLOCK_NUMBER", 1, lambda cell: parse_rowid(decode(cell, _BIG)).block)
     add("ORA_TO_CHAR", -1, lambda *cells: _to_char(context, *cells))
-    add("ORA_TO_NUMBER", 1, lambda cell: None if cell is None else int(cell))
     add("ORA_RAWTOHEX", 1, lambda cell: None if cell is None else cell.hex().upper())
     add("ORA_HEXTORAW", 1, lambda cell: None if cell is None else bytes.fromhex(cell))
+    add("ORA_TIME_LITERAL", 1, _time_literal)
+    add("ORA_SESSIONTIMEZONE", 0, lambda: _session_zone(context))
     add("SYS_CONTEXT", 2, lambda _, name: _sys_context(context, name))
     add("ORA_REGEXP_LIKE", 2, _regexp_like)
     add("SCN_TO_TIMESTAMP", 1, lambda scn: encode(context.database.time_of(scn)))
@@ -399,6 +678,22 @@ def _to_row_id(cell: Any) -> Any:
         return encode(RowIdText(str(parse_rowid(cell))))
     except ValueError:
         return None
+
+
+def _time_literal(text: str) -> Any:
+    """Return the cell of DATE '2026-02-28' or TIMESTAMP '2026-02-28 13:45:59.123456789 +05:30'."""
+    moment, _, rest = text.partition(".")
+    digits, _, zone = rest.partition(" ")
+    if not rest:
+        return encode(datetime.fromisoformat(moment))
+    nanos = int(digits.ljust(9, "0"))
+    time = datetime.fromisoformat(f"{moment}.{nanos // 1000:06d}{zone}")
+    return encode(NanoTime(time, nanos % 1000))
+
+
+def _session_zone(context: Context) -> str:
+    minutes = context.nls.zone_minutes
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
 
 
 def _regexp_like(text: Any, pattern: str) -> bool:
@@ -415,11 +710,22 @@ def _to_char(context: Context, cell: Any, picture: str | None = None, *rest: Any
         time = value.time if isinstance(value, NanoTime) else value
         offset = time.utcoffset()
         minutes = None if offset is None else int(offset.total_seconds() // 60)
-        return format_time(picture or context.nls.date, value, minutes)
+        return format_time(picture or _session_picture(context, value, minutes), value, minutes)
     if isinstance(value, Months):
         sign = "-" if value.count < 0 else "+"
         return f"{sign}{abs(value.count) // 12:02d}-{abs(value.count) % 12:02d}"
+    if isinstance(value, timedelta):
+        size = abs(value)
+        hours, minutes = size.seconds // 3600, size.seconds // 60 % 60
+        clock = f"{hours:02d}:{minutes:02d}:{size.seconds % 60:02d}.{size.microseconds:06d}"
+        return f"{'-' if value < timedelta() else '+'}{size.days:02d} {clock}"
     return value if value is None or isinstance(value, str) else str(value)
+
+
+def _session_picture(context: Context, value: datetime | NanoTime, minutes: int | None) -> str:
+    if not isinstance(value, NanoTime):
+        return context.nls.date
+    return context.nls.timestamp if minutes is None else context.nls.timestamp_tz
 
 
 def _sys_context(context: Context, name: str) -> str | None:
@@ -428,9 +734,16 @@ def _sys_context(context: Context, name: str) -> str | None:
         "CON_ID": "1" if context.is_root else "3",
         "DB_NAME": context.database.name,
         "SESSION_USER": context.user,
-        "CURRENT_SCHEMA": context.user,
+        "CURRENT_SCHEMA": context.user if context.session is None else context.session.schema,
         "CURRENT_USER": context.user,
         "CDB_NAME": context.database.name,
         "NLS_DATE_FORMAT": context.nls.date,
+        "SID": None if context.session is None else str(context.session.sid),
+        "INSTANCE": "1",
+        "INSTANCE_NAME": f"{context.database.name}1",
+        "DB_UNIQUE_NAME": context.database.name,
+        "DATABASE_ROLE": context.database.settings.role,
+        "MODULE": None if context.session is None else context.session.module,
+        "LANGUAGE": f"AMERICAN_AMERICA.{context.database.settings.character_set}",
     }
     return values.get(name.upper())

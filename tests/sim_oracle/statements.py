@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sim_oracle import lobs, redo
@@ -215,6 +215,9 @@ class Renderer:
         now = self._find_table(segment.object_id)
         if now is None and not self._options.tracks_ddl and record.code != redo.DDL:
             return _Names("UNKNOWN", f"OBJ# {segment.object_id}", version.name, version, True)
+        if now is not None and not self._options.tracks_ddl and now.name != version.name:
+            # The online catalog has the new name of a renamed table for older redo as well.
+            version = replace(version, name=now.name)
         is_older = now is None or now.version.number != version.number
         is_mismatch = is_older and not self._options.tracks_ddl and record.code != redo.DDL
         return _Names(version.owner, version.name, version.name + suffix, version, is_mismatch)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sim_oracle.columns import Column, Row, Value, parse_column
+from sim_oracle.constraints import Constraint, Index, Key, Trigger
 from sim_oracle.rowids import RowId, parse_rowid
 
 ROWS_OF_A_BLOCK = 60
@@ -103,6 +104,14 @@ class Table:
         lob_storage: SECUREFILE or BASICFILE.
         lob_inline: Characters or bytes of a LOB that is stored in the row.
         lob_chunk: Characters or bytes of one write.
+        key_name: Name of the primary key's constraint.
+        constraints: Unique constraints, foreign keys and checks by name.
+        indexes: Indexes other than those of constraints, by name.
+        triggers: Triggers by name.
+        table_locks: Mode of LOCK TABLE by transaction.
+        referring: Tables with foreign keys to this one.
+        identity_next: Next number of its identity column.
+        analyzed_rows: NUM_ROWS; None before statistics were gathered.
     """
 
     def __init__(
@@ -136,6 +145,15 @@ class Table:
         self.lob_chunk: int = flags.pop("lob_chunk", 1000)
         self.lob_storage: str = flags.pop("lob_storage", "SECUREFILE")
         self.is_dropped = False
+        self.key_name = f"{version.name}_PK"
+        self.constraints: dict[str, Constraint] = {}
+        self.indexes: dict[str, Index] = {}
+        self.triggers: dict[str, Trigger] = {}
+        self.table_locks: dict[Any, str] = {}
+        self.referring: list[Table] = []
+        self.identity_next = 1
+        self.analyzed_rows: int | None = None
+        self._found: dict[str, dict[Key, set[str]]] = {}
         assert not flags, flags
 
     @property
@@ -169,6 +187,10 @@ class Table:
         if key is not None:
             self.keys[key] = row_id
         self.rows[row_id] = row
+        for constraint in self.constraints.values():
+            found = constraint.key_of(row)
+            if found is not None:
+                self._found[constraint.name].setdefault(found, set()).add(row_id)
 
     def take(self, row_id: str) -> Row:
         """Remove a current row and return it."""
@@ -176,7 +198,51 @@ class Table:
         key = self.key_of(row)
         if key is not None and self.keys.get(key) == row_id:
             del self.keys[key]
+        for constraint in self.constraints.values():
+            found = constraint.key_of(row)
+            if found is not None:
+                self._found[constraint.name].get(found, set()).discard(row_id)
         return row
+
+    def add_constraint(self, constraint: Constraint) -> None:
+        """Add a constraint, which is not checked here."""
+        self.constraints[constraint.name] = constraint
+        if constraint.parent is not None and self not in constraint.parent.referring:
+            constraint.parent.referring.append(self)
+        self.index_rows()
+
+    def index_rows(self) -> None:
+        """Find the keys of all current rows again, after rows or columns were replaced."""
+        self.keys = {}
+        self._found = {name: {} for name in self.constraints}
+        for row_id, row in list(self.rows.items()):
+            self.put(row_id, row)
+
+    def find(self, constraint: str, key: Key) -> set[str]:
+        """Return the current rows with a key of a constraint."""
+        return self._found[constraint].get(key, set())
+
+    def find_rows(self, columns: tuple[str, ...], key: Key) -> set[str]:
+        """Return the current rows with values of the key or of a unique constraint."""
+        if columns == self.version.key:
+            row_id = self.keys.get(key)
+            return set() if row_id is None else {row_id}
+        for constraint in self.constraints.values():
+            if constraint.kind == "U" and constraint.columns == columns:
+                return self.find(constraint.name, key)
+        return {
+            row_id
+            for row_id, row in self.rows.items()
+            if tuple(row.get(name) for name in columns) == key
+        }
+
+    def children(self) -> Iterator[tuple[Table, Constraint]]:
+        """Yield the foreign keys that refer to this table, with their tables."""
+        for table in self.referring:
+            if not table.is_dropped:
+                for constraint in table.constraints.values():
+                    if constraint.parent is self:
+                        yield table, constraint
 
     def record_version(self, row_id: str, scn: int, row: Row | None) -> None:
         """Store what a commit made of a row."""
@@ -202,9 +268,9 @@ class Table:
         for row_id, row in self.at(scn):
             if row_id not in own:
                 yield row_id, row
-        for row_id in own:
-            if row_id in self.rows:
-                yield row_id, self.rows[row_id]
+        for row_id, row in self.rows.items():
+            if row_id in own:
+                yield row_id, row
 
 
 def make_version(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -42,14 +43,15 @@ class KnownTexts:
     """Texts that clients may send, and those that they sent.
 
     Args:
-        strict: File of the known texts; None knows every text.
+        strict: Files of the known texts; None knows every text.
         record: File to which unknown texts are added; None adds none.
     """
 
-    def __init__(self, strict: Path | None, record: Path | None = None) -> None:
+    def __init__(self, strict: Path | Sequence[Path] | None, record: Path | None = None) -> None:
         self._known: frozenset[str] | None = None
         if strict is not None:
-            self._known = frozenset(shape_of(text) for text in read_texts(strict))
+            files = [strict] if isinstance(strict, Path) else strict
+            self._known = frozenset(shape_of(text) for one in files for text in read_texts(one))
         self._record = record
         self._lock = threading.Lock()
         self._seen: set[str] = set()

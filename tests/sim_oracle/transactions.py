@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 _STATEMENTS = (redo.INSERT, redo.UPDATE, redo.DELETE)
 ARRAY_MAX = 255  # rows of one record of a bulk DELETE
+_MODES = ("ROW SHARE", "ROW EXCLUSIVE", "SHARE", "SHARE ROW EXCLUSIVE", "EXCLUSIVE")
+# Modes of LOCK TABLE that one mode does not let others have.
+_CONFLICTS = {
+    "ROW SHARE": {"EXCLUSIVE"},
+    "ROW EXCLUSIVE": {"SHARE", "SHARE ROW EXCLUSIVE", "EXCLUSIVE"},
+    "SHARE": {"ROW EXCLUSIVE", "SHARE ROW EXCLUSIVE", "EXCLUSIVE"},
+    "SHARE ROW EXCLUSIVE": {"ROW EXCLUSIVE", "SHARE", "SHARE ROW EXCLUSIVE", "EXCLUSIVE"},
+    "EXCLUSIVE": set(_MODES),
+}
 
 
 class Change(NamedTuple):
@@ -171,6 +180,7 @@ class Transaction:
             Blocked: Another transaction holds the key.
         """
         self._check_open(table)
+        self._check_table_lock(table)
         full = self._fit_row(table, row)
         key = table.key_of(full)
         self._check_key(table, key)
@@ -223,7 +233,7 @@ class Transaction:
         """
         self._check_open(table)
         before = self.lock(table, row_id)
-        changed = {name: fit_value(table.version.column(name), values[name]) for name in values}
+        changed = self._fit_changes(table, values)
         after = {**before, **changed}
         key = table.key_of(after)
         if key != table.key_of(before):
@@ -340,24 +350,31 @@ class Transaction:
 
         Raises:
             OraError: 1, a key exists twice at the end: all of it was undone.
+            Blocked: Another transaction holds a new key.
         """
         mark = len(self.changes)
         listed = list(changes)
         befores = {row_id: self.lock(table, row_id) for row_id, _ in listed}
+        for row_id, values in listed:
+            after = {**befores[row_id], **self._fit_changes(table, values)}
+            self._check_key(table, table.key_of(after))
         for row_id, _ in listed:
             table.take(row_id)
         taken: set[Any] = set()
         for row_id, values in listed:
             before = befores[row_id]
             segment = table.segment_at(row_id)
-            changed = {name: fit_value(table.version.column(name), values[name]) for name in values}
+            changed = self._fit_changes(table, values)
             after = {**before, **changed}
             self._write_update(table, segment, row_id, before, changed)
             done = Done("U", table, row_id, before, after)
             done.undo.append(self._make_undo(table, segment, row_id, before, tuple(changed)))
             self.changes.append(done)
             taken.add(table.key_of(after))
-        is_duplicate = len(taken) < len(listed) or any(key in table.keys for key in taken)
+        has_key = bool(table.version.key)
+        is_duplicate = has_key and (
+            len(taken) < len(listed) or any(key in table.keys for key in taken)
+        )
         for done in self.changes[mark:]:
             assert done.after is not None
             table.rows[done.row_id] = done.after
@@ -399,15 +416,43 @@ class Transaction:
         columns = [column for column in table.version.columns if not column.is_virtual]
         return {column.name: fit_value(column, row.get(column.name)) for column in columns}
 
+    def _fit_changes(self, table: Table, values: Row) -> Row:
+        full_name = f'"{table.version.owner}"."{table.name}"'
+        for name, value in values.items():
+            column = table.version.column(name)
+            if not column.is_nullable and (value is None or (value == "" and not column.is_lob)):
+                raise OraError(1407, f'{full_name}."{name}"')
+        return {name: fit_value(table.version.column(name), values[name]) for name in values}
+
     def lock(self, table: Table, row_id: str) -> Row:
         """Lock a row and return it; raises Blocked if another transaction has it."""
         holder = table.locks.get(row_id)
         if holder is not None and holder is not self:
             raise Blocked(row_id)
+        self._check_table_lock(table)
         if row_id not in table.rows:
             raise ModelMisuse(f"no row {row_id}")
         table.locks[row_id] = self
         return table.rows[row_id]
+
+    def _check_table_lock(self, table: Table) -> None:
+        for holder, mode in table.table_locks.items():
+            if holder is not self and mode in ("EXCLUSIVE", "SHARE", "SHARE ROW EXCLUSIVE"):
+                raise Blocked(table.name)
+
+    def lock_table(self, table: Table, mode: str) -> None:
+        """Lock a table; raises Blocked if others hold it or its rows in a mode that conflicts."""
+        self.start()
+        others = {one: held for one, held in table.table_locks.items() if one is not self}
+        writers = {one for one in table.locks.values() if one is not self}
+        conflicts = _CONFLICTS[mode]
+        if any(held in conflicts for held in others.values()):
+            raise Blocked(table.name)
+        if writers and "ROW EXCLUSIVE" in conflicts:
+            raise Blocked(table.name)
+        held = table.table_locks.get(self)
+        if held is None or _MODES.index(held) < _MODES.index(mode):
+            table.table_locks[self] = mode
 
     def _check_key(self, table: Table, key: tuple[Any, ...] | None) -> None:
         if key is None:
@@ -563,8 +608,10 @@ class Transaction:
             {done.table for done in self.changes}
             | {one for one in self.database.tables.values() if self in one.locks.values()}
             | {one for one in self.database.tables.values() if self in one.key_locks.values()}
+            | {one for one in self.database.tables.values() if self in one.table_locks}
         ):
             table.locks = {row: one for row, one in table.locks.items() if one is not self}
+            table.table_locks.pop(self, None)
             table.key_locks = {key: one for key, one in table.key_locks.items() if one is not self}
 
     def forget(self) -> None:

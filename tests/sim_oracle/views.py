@@ -25,6 +25,7 @@ class Context:
         mining: Returns the rows of V$LOGMNR_CONTENTS.
         mined_files: Returns name and sequence of the files of the LogMiner session.
         parameters: NLS parameters by name.
+        session: Session of the simulator; None without one.
     """
 
     database: Database
@@ -35,6 +36,7 @@ class Context:
     mining: Callable[[], Iterable[tuple[Any, ...]]]
     mined_files: Callable[[], Iterable[tuple[Any, ...]]]
     parameters: dict[str, str] = field(default_factory=dict)
+    session: Any = None
 
     @property
     def is_root(self) -> bool:
@@ -143,6 +145,7 @@ def _destinations(context: Context) -> Rows:
 
 def _thread(context: Context) -> Rows:
     context.database.tick()  # later commits have a higher SCN than the ones that are shown
+    context.database.beat_if_due()
     for thread in context.database.logs.threads.values():
         yield (
             thread.number,
@@ -246,6 +249,62 @@ def _pdbs(context: Context) -> Rows:
     return [row for row in _containers(context) if row[1] != ROOT]
 
 
+def _sessions(context: Context) -> Rows:
+    if context.session is None:
+        return
+    for sid, one in sorted(context.session.server.sessions.items()):
+        is_active = one is context.session or one.is_waiting
+        yield (
+            1, sid, one.serial, one.user, "KILLED" if one.is_killed else
+            "ACTIVE" if is_active else "INACTIVE", "python", one.module, one.last_text[:64],
+            None, "enq: TX - row lock contention" if one.is_waiting else None,
+        )  # fmt: skip
+
+
+def _versions(context: Context) -> Rows:
+    number = context.database.settings.version
+    yield f"Oracle Database {number.split('.')[0]} Enterprise Edition", number, number
+
+
+def _products(context: Context) -> Rows:
+    number = context.database.settings.version
+    yield "Oracle Database ", number, number, "Production"
+
+
+def _archive_destinations(context: Context) -> Rows:
+    for number, is_standby in context.database.logs.destinations.items():
+        target = "STANDBY" if is_standby else "PRIMARY"
+        yield number, f"LOG_ARCHIVE_DEST_{number}", "VALID", target, f"/arch{number}"
+
+
+def _log_history(context: Context) -> Rows:
+    for number, log in enumerate(context.database.logs.logs, 1):
+        if log.next_scn is not None:
+            yield number, log.thread, log.sequence, log.first_scn, log.first_time, log.next_scn
+
+
+def _undo_statistics(context: Context) -> Rows:
+    retention = int(context.database.settings.parameters.get("undo_retention", "900"))
+    yield context.database.now, context.database.now, retention, 0, 0, 120
+
+
+def _properties(context: Context) -> Rows:
+    yield "DEFAULT_PERMANENT_TABLESPACE", "USERS"
+    yield "LOCAL_UNDO_ENABLED", "TRUE"
+    yield "NLS_CHARACTERSET", context.database.settings.character_set
+
+
+_SESSION = (
+    "SID",
+    "SERIAL#",
+    "USERNAME",
+    "STATUS",
+    "PROGRAM",
+    "MODULE",
+    "SQL_TEXT",
+    "BLOCKING_SESSION",
+    "EVENT",
+)
 _TRANSACTION = (
     "XIDUSN",
     "XIDSLOT",
@@ -402,5 +461,29 @@ VIEWS: dict[str, View] = {
         ("FILENAME", "THREAD_ID", "THREAD_SQN", "LOW_SCN", "NEXT_SCN"),
         lambda context: context.mined_files(),
     ),
+    "V$SESSION": (_SESSION, lambda context: [row[1:] for row in _sessions(context)]),
+    "GV$SESSION": (("INST_ID", *_SESSION), _sessions),
+    "V$VERSION": (("BANNER", "BANNER_FULL", "BANNER_LEGACY"), _versions),
+    "PRODUCT_COMPONENT_VERSION": (("PRODUCT", "VERSION", "VERSION_FULL", "STATUS"), _products),
+    "V$ARCHIVE_DEST": (
+        ("DEST_ID", "DEST_NAME", "STATUS", "TARGET", "DESTINATION"),
+        _archive_destinations,
+    ),
+    "V$LOG_HISTORY": (
+        ("RECID", "THREAD#", "SEQUENCE#", "FIRST_CHANGE#", "FIRST_TIME", "NEXT_CHANGE#"),
+        _log_history,
+    ),
+    "V$UNDOSTAT": (
+        (
+            "BEGIN_TIME",
+            "END_TIME",
+            "TUNED_UNDORETENTION",
+            "SSOLDERRCNT",
+            "NOSPACEERRCNT",
+            "MAXQUERYLEN",
+        ),
+        _undo_statistics,
+    ),
+    "DATABASE_PROPERTIES": (("PROPERTY_NAME", "PROPERTY_VALUE"), _properties),
     "DUAL": (("DUMMY",), lambda _: [("X",)]),
 }

@@ -66,7 +66,7 @@ def test_an_error_is_one_object_with_json(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Programs read the same fields from an object."""
-    path = write_pipeline(tmp_path, "postgresql://u@h/d", "oracle://u@h/d")
+    path = write_pipeline(tmp_path, "postgresql://u@h/d", "informix://u@h/d")
     code, out, err = call_cli(capsys, "lag", str(path), "--json")
     assert (code, out) == (1, "")
     error = json.loads(err)

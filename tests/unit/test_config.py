@@ -169,7 +169,7 @@ def test_an_unknown_key_names_its_line_and_the_nearest_known_one(
         ("[source]", "[sparc]", ConfigKeyUnknown, "sparc"),
         ('"public.*", ', "", ConfigPatternInvalid, "no table in"),
         ('"public.*"', '"orders"', ConfigPatternInvalid, "orders"),
-        ("postgresql://repl", "oracle://repl", ConfigUrlInvalid, "oracle://"),
+        ("postgresql://repl", "informix://repl", ConfigUrlInvalid, "informix://"),
         ("localhost:5432/shop", "localhost:5432", ConfigUrlInvalid, "database"),
         ("localhost:5432", "localhost:port", ConfigUrlInvalid, "url"),
         ("repl:${SOURCE_PASSWORD}@", "", ConfigUrlInvalid, "user"),

@@ -46,6 +46,7 @@ def test_each_scheme_has_its_engine() -> None:
         "postgres": "postgres",
         "mysql": "mysql",
         "mariadb": "mysql",
+        "oracle": "oracle",
         "sqlserver": "sqlserver",
         "sqlite": "sqlite",
         "cockroachdb": "cockroach",
@@ -65,10 +66,13 @@ def test_each_scheme_has_its_engine() -> None:
     assert types_at("MariaDB://u@h/d") == "mariadb"
 
 
-@pytest.mark.parametrize("url", ["oracle://u:secret@h/d", "mysqlx://u:secret@h/d", "h/d", ""])
+@pytest.mark.parametrize("url", ["informix://u:secret@h/d", "mysqlx://u:secret@h/d", "h/d", ""])
 def test_an_unknown_scheme_is_refused(url: str) -> None:
     """The scheme is never taken for PostgreSQL, and the password is not shown."""
-    expected = r"postgresql://, mysql://, mariadb://, sqlserver://, delta\+file://, iceberg:// or ignite://"
+    expected = (
+        r"postgresql://, mysql://, mariadb://, oracle://, sqlserver://, delta\+file://, iceberg:// "
+        "or ignite://"
+    )
     with pytest.raises(EngineUnknown, match=expected) as caught:
         engine_at(url)
     assert "secret" not in str(caught.value.as_dict())

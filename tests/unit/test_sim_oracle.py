@@ -139,7 +139,7 @@ def test_internal_times_have_7_11_or_13_bytes() -> None:
 
 def test_a_value_that_does_not_fit_is_refused() -> None:
     """Precision, length in bytes or characters, NULL in a key."""
-    assert fit_value(parse_column("N", "NUMBER(5,2)"), Decimal("1.005")) == Decimal("1")
+    assert fit_value(parse_column("N", "NUMBER(5,2)"), Decimal("1.005")) == Decimal("1.01")
     assert fit_value(parse_column("N", "NUMBER(5,-2)"), 12345) == 12300
     assert fit_value(parse_column("C", "CHAR(3)"), "a") == "a  "
     assert fit_value(parse_column("V", "VARCHAR2(3)"), "") is None

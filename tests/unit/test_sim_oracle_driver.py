@@ -274,12 +274,16 @@ def test_shapes_ignore_names_and_values() -> None:
 
 # Parts of Oracle that both grammars lack, or that only the server knows.
 NOT_FOR_SQLFLUFF = (
+    "VERSIONS BETWEEN",
     "LOGGING, TEMPORARY",
+    "WHERE LOGGING",
     "ALTER SYSTEM",
     "AS OF SCN",
+    "CREATE USER",
     "LOCK TABLE",
     "ROLLBACK TO",
     "SAVEPOINT",
+    "T.ROWID",
 )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.codec.arrow_texts import text_values
 from penstock.codec.columns import arrow_type
 from penstock.codec.sqlserver.arrow_rows import (
     DAYS_MAX,
@@ -20,7 +21,6 @@ from penstock.codec.sqlserver.arrow_rows import (
     ValueUnfit,
     sent_type,
     sent_values,
-    text_values,
 )
 
 UNCHANGED = (

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from harness.sqlserver_target import FakeConnection
-from penstock.codec.sqlserver.row_images import ImageCell
+from penstock.codec.image_cells import ImageCell
 from penstock.engines.sqlserver.reading import row_conditions as conditions
 from penstock.engines.sqlserver.reading.chosen_rows import Choice
 from penstock.model import ColumnDefinition, TableDefinition, TableName

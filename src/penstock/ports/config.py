@@ -148,7 +148,7 @@ class TargetSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeExtractorSection:
-    """[changeExtractor], as document 000 names its parameters; three are our own.
+    """[changeExtractor], as document 000 names its parameters; five are our own.
 
     Attributes:
         publication: Created with the slot.
@@ -159,6 +159,9 @@ class ChangeExtractorSection:
         server_id: Our id as a replica; 0: made from the pipeline's name and directory.
         start_lsn: The begin of a new log (SQL Server, mode change), in any spelling of an LSN; the
             present position by default.
+        start_scn: The begin of a new log (Oracle, mode change); the present position by default.
+        transaction_rows_max: Rows of a transaction at which Oracle's log stops; 0: no limit.
+        transaction_hours_max: Age of an open transaction at which Oracle's log stops; 0: no limit.
     """
 
     exit_when_idle: bool = False
@@ -174,6 +177,9 @@ class ChangeExtractorSection:
     binlog_position: int | None = None
     server_id: int = 0
     start_lsn: str | None = None
+    start_scn: str | None = None
+    transaction_rows_max: int = 0
+    transaction_hours_max: float = 0
     heartbeat_seconds: float = 0
 
 

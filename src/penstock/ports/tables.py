@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.codec.types import Server
+from penstock.host.state_file import StateFile
 from penstock.model import TableDefinition, TableName
-from penstock.ports.config import Config
+from penstock.model.patterns import as_pattern
+from penstock.model.table_requests import REQUESTS_FILE, Capture, TableRequests
+from penstock.ports.config import Config, NewTables
 from penstock.ports.registry import PartName, engine_at, part
 
 
@@ -177,3 +180,34 @@ def plan_problems(
 def planned_at(url: str) -> Planned:
     """Return the part `plan` of the engine that a URL names."""
     return part(url, PLAN_PART)
+
+
+def with_requested(
+    config: Config,
+    known: list[TableDefinition],
+    read: Callable[[Sequence[str], Collection[TableName]], list[TableDefinition]],
+) -> list[TableDefinition]:
+    """Return the captured tables, and those that were requested since the process began.
+
+    Args:
+        config: The pipeline.
+        known: The tables of the configuration that the process began with.
+        read: Returns the tables that patterns capture; those in its second argument may be gone.
+    """
+    names = {one.name for one in known}
+    file = StateFile(config.layout.state / REQUESTS_FILE, TableRequests)
+    requests = file.load() or TableRequests()
+    later = [
+        one.table
+        for one in requests.tables
+        if one.capture is Capture.ADDED and one.table not in names
+    ]
+    return [*known, *read(tuple(map(as_pattern, later)), later)] if later else known
+
+
+def asks_for_tables(config: Config) -> bool:
+    """Return whether a table that appears later is captured only after a request.
+
+    With a target its rows have to be copied first. Without one they cannot be.
+    """
+    return config.has_target or config.source.new_tables is not NewTables.ADD

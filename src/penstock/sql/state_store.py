@@ -108,6 +108,7 @@ class StateDialect:
     Attributes:
         container: What holds the tables: "schema" or "database".
         types: Column types of the definitions in `state_store.py`, by the word in braces there.
+        bigint: Type of an integer of 64 bits.
         create_table: Beginning of a definition.
         varchar: Type of a text of at most {} characters.
         table_options: End of a definition.
@@ -135,6 +136,7 @@ class StateDialect:
     container: str
     types: Mapping[str, str]
     varchar: str = "varchar({})"
+    bigint: str = "bigint"
     create_table: str = "create table if not exists"
     table_options: str = ""
     has_schema: str
@@ -300,6 +302,7 @@ def create_text(name: str, dialect: StateDialect) -> str:
     columns = _VARCHAR.sub(
         lambda match: dialect.varchar.format(match[1]), TABLES[name].format_map(dialect.types)
     )
+    columns = re.sub(r"\bbigint\b", dialect.bigint, columns)
     return f"{dialect.create_table} {SCHEMA}.{name} ({columns}\n    ){dialect.table_options}"
 
 

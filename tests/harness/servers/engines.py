@@ -8,11 +8,14 @@ more line in `_KINDS`.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from harness.servers import oracle_real
+from harness.servers.oracle_place import OraclePlace
 from harness.servers.sqlserver_place import SQLServerPlace
 from penstock.model import TableName
 from plugins import mysql, postgres, sqlserver
@@ -207,7 +210,7 @@ _KINDS: Mapping[str, int | str] = {
     **{kind: kind for kind in mysql.kinds()},
 }
 ENGINES = tuple(_KINDS)
-SIMULATED = ("sqlserver",)
+SIMULATED = ("sqlserver", "oracle")
 FIRST = ENGINES[0]
 
 
@@ -216,7 +219,10 @@ def new_place(servers: SharedServers, engine: str) -> Iterator[Place]:
     """Make a fresh database of an engine, for a with block."""
     kind = _KINDS.get(engine, engine)
     place: Place
-    if kind == "sqlserver":
+    if kind == "oracle":
+        real = os.environ.get(oracle_real.URL_VARIABLE)
+        place = OraclePlace() if real is None else oracle_real.RealOraclePlace(real)
+    elif kind == "sqlserver":
         place = SQLServerPlace(sqlserver.shared_server(servers))
     elif isinstance(kind, int):
         place = PostgresPlace(postgres.first_server(servers, kind))

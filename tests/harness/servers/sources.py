@@ -18,6 +18,7 @@ from harness.faults.fake_source import FEATURES, Fake, Item
 from harness.pipelines.extract import until
 from harness.pipelines.pipeline import write_pipeline
 from harness.servers.engines import Place
+from harness.servers.oracle_place import OraclePlace
 from harness.servers.sqlserver_place import SQLServerPlace
 from penstock.codec.columns import after_type, before_type
 from penstock.control.pipeline.config import load_config
@@ -308,8 +309,86 @@ class SQLServerSide(SqlSide):
         self._database.capture(table, f"dbo_{table}_{name}")
 
 
+class OracleSide(SqlSide):
+    """A database of Oracle, in which an empty text is NULL. Changes are made in the model."""
+
+    big_size = 900  # characters that are in the row itself
+
+    def __init__(self, place: OraclePlace) -> None:
+        super().__init__(place)
+        self._oracle = place
+
+    def commit(self, *operations: Operation, unsent: bool = False) -> None:
+        super().commit(*map(_without_empty, operations), unsent=unsent)
+
+    def commit_many(self, count: int) -> None:
+        """Commit rows of WIDE; each is an insert with an empty text, and an update with its own."""
+        super().commit_many(count)
+        rows = [(one, dict(one.row or {})) for one in self.expected.pop()]
+        self.expected.append(
+            [
+                seen
+                for one, row in rows
+                for seen in (replace(one, row={**row, "big": ""}), replace(one, op="U"))
+            ]
+        )
+
+    def _write(self, parts: list[tuple[Operation, list[Made]]], *, unsent: bool) -> None:
+        transaction = self._oracle.database.begin()
+        for one, made in parts:
+            if isinstance(one, Undone):
+                transaction.savepoint("HERE")
+            for change in made:
+                self._change(transaction, change)
+            if isinstance(one, Undone):
+                transaction.rollback_to("HERE")
+        if all(isinstance(one, Undone) for one, _ in parts):
+            transaction.rollback()
+        else:
+            transaction.commit()
+        self._oracle.database.beat()
+
+    def _change(self, transaction: Any, made: Made) -> None:
+        table = self._oracle.table(made.table)
+        if made.before is None:
+            assert made.after is not None
+            transaction.insert(table, made.after)
+            return
+        row_id = table.keys[(made.before["id"],)]
+        if made.after is None:
+            transaction.delete(table, row_id)
+            return
+        changed = {n: v for n, v in made.after.items() if v != made.before[n]}
+        transaction.update(table, row_id, changed or {"id": made.after["id"]})
+
+    def _write_many(self, count: int, rows: list[Values]) -> None:
+        transaction = self._oracle.database.begin()
+        table = self._oracle.table(WIDE)
+        for row in rows:
+            transaction.insert(table, row)
+        transaction.commit()
+        self._oracle.database.beat()
+
+    def _add_column(self, table: str, name: str) -> None:
+        self.place.run(f"alter table {table} add {name} int")
+
+
+def _without_empty(operation: Operation) -> Operation:
+    if isinstance(operation, Undone):
+        changes = tuple(_without_empty(one) for one in operation.changes)
+        return Undone(changes)  # type: ignore[arg-type]
+    if isinstance(operation, Insert):
+        return replace(operation, row={n: v if v != "" else None for n, v in operation.row.items()})
+    if isinstance(operation, Update):
+        values = {n: v if v != "" else None for n, v in operation.values.items()}
+        return replace(operation, values=values)
+    return operation
+
+
 def side_of(place: Place) -> SqlSide:
     """Return the side of a database."""
+    if isinstance(place, OraclePlace):
+        return OracleSide(place)
     return SQLServerSide(place) if isinstance(place, SQLServerPlace) else SqlSide(place)
 
 

@@ -19,11 +19,12 @@ import pyarrow as pa
 from harness.servers.types_across import MySQLSide, PostgresSide, Waiting
 from penstock.codec.arrow_lines import copy_lines, text_of
 from penstock.codec.errors import CellUnfit
+from penstock.codec.image_cells import ImageCell, parse_template
 from penstock.codec.row_images import text_of as image_text
 from penstock.codec.server_pair import ServerPair
 from penstock.codec.sqlserver.columns import SourceColumn, make_columns, select_expression
 from penstock.codec.sqlserver.goals import Goal, reach
-from penstock.codec.sqlserver.row_images import ImageCell, image_batch, parse_template
+from penstock.codec.sqlserver.row_images import image_batch
 from penstock.codec.types import (
     Choices,
     Engine,

@@ -1,61 +1,26 @@
-"""Columns of SQL Server in the form in which rows are compared (`codec.row_images`). Pure.
-
-A text template names the kind, as `codec.types.mapping.Form` returns it, or a choice:
-`case when always then ROUNDED_30 {} else NUMBER {} end`.
-"""
+"""Columns of SQL Server in the form in which rows are compared (`codec.row_images`). Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.exact_text import exact_texts
+from penstock.codec.image_cells import ImageCell, change_texts
 from penstock.codec.sqlserver.columns import SourceColumn
 from penstock.codec.sqlserver.goals import Form, Goal, reach
 from penstock.codec.sqlserver.moments import ticks_of_texts
-from penstock.codec.types.from_sqlserver import ROUNDED, WITHOUT_NUL
+from penstock.codec.types.from_sqlserver import ROUNDED
 from penstock.codec.types.mapping import Kind
 
-_CHOSEN = re.compile(r"case when \w+ then (\w+) \{\} else .* end", re.DOTALL)
-_NUL = "\0"
 _WIDE = Context(prec=77)  # 38 digits in front of the point, and as many as a scale may add
 _MOMENTS = (Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
 _TEMPORALS = frozenset(("time", "datetime2", "datetimeoffset"))
-
-
-class ImageCell(NamedTuple):
-    """Column of an image.
-
-    Attributes:
-        name: of the column.
-        kind: name of a Kind.
-        is_any, is_long, is_bytes: as in `ports.verify.ComparedCell`.
-        change: WITHOUT_NUL, or ROUNDED with a scale; empty for none.
-    """
-
-    name: str
-    kind: str
-    is_any: bool
-    is_long: bool
-    is_bytes: bool
-    change: str = ""
-
-
-def parse_template(text: str) -> tuple[str, str]:
-    """Return the kind's name and the change of a template."""
-    match = _CHOSEN.fullmatch(text)
-    word = match[1] if match is not None else text.partition(" ")[0]
-    if word == WITHOUT_NUL:
-        return Kind.TEXT.name, word
-    if word.startswith(ROUNDED):
-        return Kind.NUMBER.name, word
-    return word, ""
 
 
 def image_batch(
@@ -88,9 +53,9 @@ def _comparable(values: Any, column: SourceColumn, cell: ImageCell) -> Any:
         return pa.array(exact_texts(found, "uuid"), pa.string())
     if kind in (Kind.TEXT, Kind.PRINTED) and not pa.types.is_string(found.type):
         found = pa.array(exact_texts(found, column.neutral), pa.string())
-    if cell.change == WITHOUT_NUL:
-        return pc.replace_substring(found, _NUL, "")
-    return _round(found, cell.change) if cell.change.startswith(ROUNDED) else found
+    if cell.change.startswith(ROUNDED):
+        return _round(found, cell.change)
+    return change_texts(found, cell.change)
 
 
 def _goal(column: SourceColumn, kind: Kind) -> Goal:

@@ -48,7 +48,7 @@ NUL_CASE = Case(
 _SIZED = frozenset(("char", "varchar", "nchar", "nvarchar"))
 _LONG = frozenset(("text", "ntext"))
 _BYTES = frozenset(("binary", "varbinary", "image", "rowversion"))
-_NOTES = {
+NOTES = {
     "sql_variant": "text: its base type, a colon, and its value",
     "hierarchyid": "text: the path",
     "xml": "the document's text",
@@ -107,7 +107,7 @@ def _in_postgres(kind: SourceType, _: Server, key_bytes: int | None) -> Held:
         return plain(target, form)
     if kind.base in _PG_MAKERS:
         return _PG_MAKERS[kind.base](kind)
-    note = _NOTES.get(kind.base, "")
+    note = NOTES.get(kind.base, "")
     if kind.base in _BYTES:
         length = 8 if kind.base == "rowversion" else kind.length
         fits = key_bytes is None or (length is not None and length <= key_bytes)
@@ -133,7 +133,7 @@ def _pg_decimal(kind: SourceType) -> Held:
 def _pg_geometry(_: SourceType) -> Held:
     form = Form(kind=Kind.BYTES)
     write = Write(name=EWKB_OF_DIGITS, sql="decode({}, 'hex')")
-    note = _NOTES["geometry"]
+    note = NOTES["geometry"]
     return Held(target_type="bytea", source_form=form, target_form=form, write=write, note=note)
 
 
@@ -247,7 +247,7 @@ def _in_mysql(kind: SourceType, target: Server, key_bytes: int | None) -> Held:
         return _my_decimal(kind, target, key_bytes)
     if kind.base in _FRACTIONS or kind.base in _MY_ROUNDED:
         return _my_temporal(kind, target, key_bytes)
-    note = _NOTES.get(kind.base, "")
+    note = NOTES.get(kind.base, "")
     if kind.base in ("geometry", "geography"):
         shape = Form(kind=Kind.BYTES)
         made = Held(target_type="longblob", source_form=shape, target_form=shape, note=note)

@@ -6,10 +6,11 @@ Nothing lossy happens without a choice.
 Forms are comparable texts of values, which each server computes for itself. Two values of different
 engines are equal if these texts are. Templates have `{}` in the place of the quoted column. They
 return text in UTF-8, or NULL for NULL, with our sessions' settings: EXACT_TEXT_SETTINGS on
-PostgreSQL, time_zone '+00:00' on MySQL and MariaDB. Those of lakes and SQL Server name the kind,
-because penstock computes these texts itself.
+PostgreSQL, time_zone '+00:00' on MySQL and MariaDB. Those of lakes, SQL Server and Oracle name the
+kind, because penstock computes these texts itself.
 
-Not here: the rules (`to_postgres`, `to_mysql`, `among_mysql`, `from_sqlserver`, `to_sqlserver`).
+Not here: the rules (`to_postgres`, `to_mysql`, `among_mysql`, `from_sqlserver`, `to_sqlserver`,
+`to_oracle` and their like).
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ class Form:
         """Return the template for an engine. Raises KeyError if the engine has no such type."""
         if engine is Engine.POSTGRESQL:
             return _POSTGRES[self.kind]
-        if engine in (Engine.IGNITE, Engine.ORACLE):
+        if engine is Engine.IGNITE:
             return VALUE  # there is no server that prints it
-        if engine.is_lake or engine is Engine.SQLSERVER:
+        if engine.is_lake or engine in (Engine.SQLSERVER, Engine.ORACLE):
             return f"{self.kind.name} {VALUE}"  # printed by penstock itself
         if self.kind is Kind.DATE:
             return _mysql_year_zero("cast({} as char)")
@@ -294,6 +295,12 @@ LOSSES: dict[str, Loss] = {
             error=_ERROR_MEANS,
         ),
         _loss(
+            "empty values",
+            "texts and bytes of length 0, which Oracle stores as NULL",
+            error=_ERROR_MEANS,
+            null=_NULL_MEANS,
+        ),
+        _loss(
             "long names",
             "names of tables and columns that are longer than the target allows",
             shorten="cut, with a number made from the whole name at the end",
@@ -424,11 +431,14 @@ class Write:
             times as `2024-02-29 12:34:56.789` (UTC, without an offset, for timestamptz), others as
             usual. On SQL Server it has its neutral type: nvarchar(max) for `string`, bigint for
             `uint32`, decimal(20,0) for `uint64`, datetime2(6) and datetimeoffset(6) for timestamps.
+            On Oracle it is a number for bool, TIMESTAMP(6) in UTC for timestamps, RAW, BLOB,
+            VARCHAR2 or CLOB for others, after `prepare`.
         prepare: changes and checks that our own process makes before values are sent, or empty: see
-            `prepare_values`. On SQL Server all values that a type cannot hold are found there.
-        needs_text: on MySQL, MariaDB and SQL Server the value must be staged as text, because its
-            staging type does not hold all of the source's values either. On SQL Server `prepare`
-            returns this text.
+            `prepare_values`. On SQL Server and Oracle all values that a type cannot hold are found
+            there.
+        needs_text: on MySQL, MariaDB, SQL Server and Oracle the value must be staged as text,
+            because its staging type does not hold all of the source's values either. On SQL Server
+            and Oracle `prepare` returns this text.
     """
 
     name: str = AS_IS

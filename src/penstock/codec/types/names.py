@@ -16,6 +16,8 @@ from penstock.model import PenstockError, TableDefinition, TableName
 
 POSTGRES_BYTES_MAX = 63
 MYSQL_CHARACTERS_MAX = 64
+ORACLE_BYTES_MAX = 128
+ORACLE_BYTES_MAX_BEFORE_12_2 = 30
 SQLSERVER_UNITS_MAX = 128  # pairs of bytes of UTF-16
 LAKE_BYTES_MAX = 200  # folders have the names of tables
 _DIGEST_CHARACTERS = 8
@@ -38,12 +40,14 @@ class NameRules:
             (lower_case_table_names is not 0; in SQL Server always, as by its usual collations).
         lowers: names are stored in lower case (it is 1).
         shorten: cut a name that is too long instead of refusing it.
+        is_before_12_2: the target is an Oracle of a release with short names.
     """
 
     engine: Engine
     folds: bool = False
     lowers: bool = False
     shorten: bool = False
+    is_before_12_2: bool = False
 
     @classmethod
     def of(
@@ -56,6 +60,7 @@ class NameRules:
             or (target.engine.is_mysql and lower_case_table_names != 0),
             lowers=target.engine.is_mysql and lower_case_table_names == 1,
             shorten=choices.get(_LOSS) == SHORTEN,
+            is_before_12_2=target.engine is Engine.ORACLE and () < target.version < (12, 2),
         )
 
     def fits(self, name: str) -> bool:
@@ -76,6 +81,8 @@ class NameRules:
 
     @property
     def _bytes_max(self) -> int:
+        if self.engine is Engine.ORACLE:
+            return ORACLE_BYTES_MAX_BEFORE_12_2 if self.is_before_12_2 else ORACLE_BYTES_MAX
         return LAKE_BYTES_MAX if self.engine.is_lake else POSTGRES_BYTES_MAX
 
     def problem(self, name: str) -> str:
@@ -84,6 +91,8 @@ class NameRules:
             return f"is longer than {self._most}, the most in {self.engine.label}"
         if self.engine.is_mysql and any(ord(character) > 0xFFFF for character in name):
             return f"has a character above U+FFFF, which {self.engine.label} does not allow"
+        if self.engine is Engine.ORACLE and not {*name}.isdisjoint('"\0'):
+            return f"has a double quote or U+0000, which {self.engine.label} does not allow"
         if self.engine.is_mysql and name.endswith(" "):
             return f"ends with a blank, which {self.engine.label} does not allow"
         return ""
@@ -164,7 +173,8 @@ def target_columns(definition: TableDefinition, rules: NameRules) -> dict[str, s
     taken: dict[str, str] = {}
     for column in definition.columns:
         target = rules.column(column.name)
-        same = target if rules.engine is Engine.POSTGRESQL else target.lower()
+        is_exact = rules.engine in (Engine.POSTGRESQL, Engine.ORACLE)
+        same = target if is_exact else target.lower()
         if other := taken.get(same):
             raise NameRefused(
                 f"columns {other} and {column.name} of {definition.name} would be one in "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,14 @@ import pyarrow.compute as pc
 
 from penstock.codec.types.lake_values import convert_values
 from penstock.codec.types.mapping import NULL, PREPARE_SEPARATOR, ROUND, ZERO
+from penstock.codec.types.oracle_held import (
+    BYTES_OF_DIGITS,
+    DIGITS,
+    DIGITS_MAX,
+    EMPTY,
+    INTERVAL_TEXTS,
+    MOMENT_TEXTS,
+)
 from penstock.codec.types.to_lake import LakeMapping
 from penstock.codec.types.to_postgres import REMOVE_NUL
 from penstock.codec.types.to_sqlserver import (
@@ -160,6 +169,68 @@ def _as_mysql_prints(values: Any, fraction: str) -> Any:
     )
 
 
+# -- Oracle ----------------------------------------------------------------------------------------
+
+_WHOLE_DIGITS_MAX = 125  # in front of the point
+_TINY = r"^0*\.0{129}"  # less than 1e-130 is 0
+_NUMBER = Context(prec=DIGITS_MAX, rounding=ROUND_HALF_UP)
+
+
+def _not_empty(values: Any, choice: str) -> Any:
+    """Check for texts and bytes of length 0, which Oracle takes for NULL."""
+    return _decide(values, pc.equal(pc.binary_length(values), 0), "empty values", choice)
+
+
+def _digits(values: Any, choice: str) -> Any:
+    """Check numbers, given as texts, for more digits or another size than a NUMBER has."""
+    plain = pc.utf8_ltrim(values, "+-")
+    is_number = pc.match_substring_regex(plain, r"^[0-9.]+$")
+    digits = pc.utf8_trim(pc.replace_substring(plain, ".", ""), "0")
+    whole = pc.utf8_ltrim(pc.replace_substring_regex(plain, r"\..*$", ""), "0")
+    is_large = pc.greater(pc.utf8_length(whole), _WHOLE_DIGITS_MAX)
+    is_long = pc.greater(pc.utf8_length(digits), DIGITS_MAX)
+    is_tiny = pc.and_(pc.match_substring_regex(plain, _TINY), pc.not_equal(digits, ""))
+    is_unfit = pc.and_(is_number, pc.or_(is_long, is_tiny))
+    if choice != ROUND:
+        return _decide(values, pc.or_(is_unfit, pc.and_(is_number, is_large)), "digits", choice)
+    _decide(values, pc.and_(is_number, is_large), "digits", choice)
+    if not pc.any(is_unfit).as_py():
+        return values
+    chosen = pc.fill_null(is_unfit, False).to_pylist()
+    rounded = (
+        _round(one) if unfit else one for one, unfit in zip(values.to_pylist(), chosen, strict=True)
+    )
+    return pa.array(rounded, values.type)
+
+
+def _round(text: str) -> str:
+    number = _NUMBER.create_decimal(Decimal(text))
+    return "0" if number.adjusted() < -130 else f"{number:f}"
+
+
+def _moment_texts(texts: Any, _: str) -> Any:
+    """Return moments as `-0044-03-15 01:30:00.5 +05:30`: with a fraction, a blank and a sign."""
+    is_before = pc.match_substring_regex(texts, " BC$")
+    texts = pc.replace_substring_regex(texts, " BC$", "")
+    texts = pc.replace_substring_regex(texts, r"(:\d\d:\d\d)([^.\d]|$)", r"\1.0\2")
+    texts = pc.replace_substring_regex(texts, r"(\.\d+) ?([+-]\d\d)$", r"\1 \2:00")
+    texts = pc.replace_substring_regex(texts, r"(\.\d+) ?([+-]\d\d:\d\d)(?::\d\d)?$", r"\1 \2")
+    return pc.if_else(is_before, pc.binary_join_element_wise("-", texts, ""), texts)
+
+
+def _interval_texts(texts: Any, _: str) -> Any:
+    """Return intervals with one sign in front, `-P12Y3M`, in place of one for each part."""
+    unsigned = pc.replace_substring(texts, "-", "")
+    is_negative = pc.match_substring(texts, "-")
+    return pc.if_else(is_negative, pc.binary_join_element_wise("-", unsigned, ""), unsigned)
+
+
+def _bytes_of_digits(texts: Any, _: str) -> Any:
+    """Return the bytes of hexadecimal digits."""
+    raw = [None if one is None else bytes.fromhex(one) for one in texts.to_pylist()]
+    return pa.array(raw, pa.binary())
+
+
 _CHANGES: dict[str, Callable[[Any, str], Any]] = {
     REMOVE_NUL: _without_nul,
     NOT_A_NUMBER: _finite,
@@ -170,4 +241,9 @@ _CHANGES: dict[str, Callable[[Any, str], Any]] = {
     NANOSECONDS: _micros,
     AS_SOURCE_PRINTS: _as_source_prints,
     AS_MYSQL_PRINTS: _as_mysql_prints,
+    EMPTY: _not_empty,
+    DIGITS: _digits,
+    MOMENT_TEXTS: _moment_texts,
+    INTERVAL_TEXTS: _interval_texts,
+    BYTES_OF_DIGITS: _bytes_of_digits,
 }

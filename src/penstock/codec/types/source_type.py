@@ -48,7 +48,7 @@ class Engine(StrEnum):
     @property
     def is_target(self) -> bool:
         """Return whether it can be a target."""
-        return self not in (Engine.IGNITE, Engine.ORACLE)
+        return self is not Engine.IGNITE
 
 
 _LABELS = {
@@ -69,6 +69,11 @@ class Server:
 
     engine: Engine
     version: tuple[int, ...]
+
+    @classmethod
+    def from_log(cls, engine: str) -> Self:
+        """Return a server of an engine as a log names it, of no version; empty is PostgreSQL."""
+        return cls(engine=Engine(engine or Engine.POSTGRESQL), version=())
 
     def mysql(self, *version: int) -> bool:
         """Return whether it is MySQL of this version or newer."""

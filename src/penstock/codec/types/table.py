@@ -15,8 +15,10 @@ from penstock.codec.types import (
     from_ignite,
     from_oracle,
     from_sqlserver,
+    oracle_held,
     to_lake,
     to_mysql,
+    to_oracle,
     to_postgres,
     to_sqlserver,
 )
@@ -152,17 +154,25 @@ def map_table(
     for name in _identifying(definition) & result.keys():
         if result[name].may_be_null:
             result[name] = _refuse_null(result[name], column_scope(definition.name, name))
-    if target.engine is Engine.SQLSERVER:
-        _refuse_first(result, definition, to_sqlserver.find_too_many_columns(definition))
+    if target.engine in _FIND_TOO_MANY_COLUMNS:
+        find_too_many = _FIND_TOO_MANY_COLUMNS[target.engine]
+        _refuse_first(result, definition, find_too_many(definition))
+        return result
     if source.engine is target.engine or target.engine.is_lake:
         return result
-    if target.engine is not Engine.SQLSERVER and len(result) > _columns_max(target.engine):
+    if len(result) > _columns_max(target.engine):
         most = _columns_max(target.engine)
         reason = f"{target.engine.label} has at most {most} columns, this table {len(result)}"
         _refuse_first(result, definition, reason)
     elif target.engine.is_mysql:
         fit_row(result, room)
     return result
+
+
+_FIND_TOO_MANY_COLUMNS = {
+    Engine.SQLSERVER: to_sqlserver.find_too_many_columns,
+    Engine.ORACLE: to_oracle.find_too_many_columns,
+}
 
 
 def _refuse_first(result: dict[str, Mapping], definition: TableDefinition, reason: str) -> None:
@@ -179,6 +189,8 @@ def _columns_max(engine: Engine) -> int:
 def _key_bytes_max(engine: Engine) -> int:
     if engine is Engine.SQLSERVER:
         return to_sqlserver.KEY_BYTES_MAX
+    if engine is Engine.ORACLE:
+        return oracle_held.KEY_BYTES_MAX
     return KEY_BYTES_MAX if engine.is_mysql else to_postgres.KEY_BYTES_MAX
 
 
@@ -196,6 +208,8 @@ def _bare(text: str) -> str:
 def _hold_type(
     kind: SourceType, source: Server, target: Server, key_bytes: int | None
 ) -> Held | None:
+    if target.engine is Engine.ORACLE:
+        return to_oracle.hold_type(kind, target, key_bytes)
     if source.engine is Engine.ORACLE:
         return from_oracle.hold_type(kind, target, key_bytes)
     if target.engine.is_lake:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.engines.sqlserver import handover
@@ -12,12 +12,12 @@ from penstock.engines.sqlserver.source.beginning import read_database
 from penstock.engines.sqlserver.source.instances import KnownTables
 from penstock.engines.sqlserver.source.source_engine import TABLES_FILE, SQLServerEngine
 from penstock.host.state_file import StateFile
-from penstock.model import TableDefinition
-from penstock.model.patterns import Selection, as_pattern
-from penstock.model.table_requests import REQUESTS_FILE, Capture, TableRequests
-from penstock.ports.config import Config, Mode, NewTables, Pipeline
+from penstock.model import TableDefinition, TableName
+from penstock.model.patterns import Selection
+from penstock.ports.config import Config, Mode, Pipeline
 from penstock.ports.identity import SourceIdentity
 from penstock.ports.source import ExtractOptions
+from penstock.ports.tables import asks_for_tables, with_requested
 
 STATEMENT_TIMEOUT_S = 3600.0
 
@@ -87,33 +87,15 @@ def open_engine(
 
 
 def with_added(config: Config, known: list[TableDefinition]) -> list[TableDefinition]:
-    """Return the captured tables, and those that were requested since the process began.
+    """Return the captured tables, and those that were requested since the process began."""
 
-    known: the tables of the configuration that the process began with.
-    """
-    names = {one.name for one in known}
-    file = StateFile(config.layout.state / REQUESTS_FILE, TableRequests)
-    requests = file.load() or TableRequests()
-    later = [
-        one.table
-        for one in requests.tables
-        if one.capture is Capture.ADDED and one.table not in names
-    ]
-    if not later:
-        return known
-    patterns = tuple(as_pattern(one) for one in later)
-    with connect(config.source.url) as session:
-        return [*known, *captured_tables(session, patterns, dropped=later)]
+    def read(patterns: Sequence[str], dropped: Collection[TableName]) -> list[TableDefinition]:
+        with connect(config.source.url) as session:
+            return captured_tables(session, patterns, dropped=dropped)
+
+    return with_requested(config, known, read)
 
 
 def open_session(url: str) -> Connection:
     """Open a session of the extractor."""
     return connect(url, timeout_s=STATEMENT_TIMEOUT_S)
-
-
-def asks_for_tables(config: Config) -> bool:
-    """Return whether a table that is enabled later is captured only after a request.
-
-    With a target its rows have to be copied first. Without one they cannot be.
-    """
-    return config.has_target or config.source.new_tables is not NewTables.ADD

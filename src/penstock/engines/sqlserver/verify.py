@@ -17,10 +17,11 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from penstock.codec.image_cells import ImageCell
 from penstock.codec.row_images import add_up, hash_batches, name_chosen, take_buckets
 from penstock.codec.sqlserver.columns import SourceColumn, select_expression
 from penstock.codec.sqlserver.lsn import SqlServerLsn
-from penstock.codec.sqlserver.row_images import ImageCell, image_batch
+from penstock.codec.sqlserver.row_images import image_batch
 from penstock.engines.sqlserver import checksum
 from penstock.engines.sqlserver.connect import Connection, connect
 from penstock.engines.sqlserver.reading import statements

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from penstock.codec.image_cells import ImageCell
 from penstock.codec.row_images import is_chosen
 from penstock.codec.sqlserver.columns import SourceColumn
-from penstock.codec.sqlserver.row_images import ImageCell, image_batch
+from penstock.codec.sqlserver.row_images import image_batch
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

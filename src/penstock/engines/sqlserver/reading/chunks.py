@@ -17,6 +17,7 @@ from penstock.engines.sqlserver.connect import Connection, literal, quote
 from penstock.engines.sqlserver.reading import statements
 from penstock.model import ColumnDefinition, Identity, TableDefinition, TableName
 from penstock.ports.bulk import rows_per_chunk
+from penstock.sql.key_ranges import Bound, at_least, between
 
 _NUMBERS = frozenset(("tinyint", "smallint", "int", "bigint", "decimal", "bit"))
 _MONEY = frozenset(("money", "smallmoney"))
@@ -24,8 +25,6 @@ _TEXTS = frozenset(("char", "varchar", "nchar", "nvarchar"))
 _BYTES = frozenset(("binary", "varbinary", "rowversion"))
 _MOMENTS = frozenset(("date", "time", "datetime", "smalldatetime", "datetime2", "datetimeoffset"))
 _STYLES = {"date": 23, "time": 121}
-
-Bound = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,40 +49,11 @@ class KeyChunk:
     @property
     def condition(self) -> str:
         """The range as T-SQL; empty for the whole table."""
-        parts = []
-        if self.lower is not None:
-            parts.append(at_least(self.key, self.lower))
-        if self.upper is not None:
-            parts.append(below(self.key, self.upper))
-        return " AND ".join(parts)
+        return between([quote(name) for name in self.key], self.lower, self.upper)
 
     def query(self, expressions: Sequence[str]) -> str:
         """Return the statement that reads these expressions of the chunk's rows."""
         return statements.rows(self.table, expressions, self.condition)
-
-
-def at_least(key: Sequence[str], bound: Bound) -> str:
-    """Return the condition `key >= bound`, column by column: T-SQL has no row constructors."""
-    return _compare(key, bound, ">", ">=")
-
-
-def below(key: Sequence[str], bound: Bound) -> str:
-    """Return the condition `key < bound`."""
-    return _compare(key, bound, "<", "<")
-
-
-def _compare(key: Sequence[str], bound: Bound, strict: str, last: str) -> str:
-    names = [quote(name) for name in key]
-    alternatives = []
-    for place, name in enumerate(names):
-        comparison = last if place == len(names) - 1 else strict
-        equal = [f"{names[before]} = {bound[before]}" for before in range(place)]
-        alternatives.append(" AND ".join([*equal, f"{name} {comparison} {bound[place]}"]))
-    if len(names) == 1:
-        return alternatives[0]
-    # A condition on the first column alone lets the server begin at the right place.
-    whole = " OR ".join(f"({alternative})" for alternative in alternatives)
-    return f"({names[0]} {strict}= {bound[0]} AND ({whole}))"
 
 
 def plan_chunks(
@@ -133,13 +103,13 @@ def _step(
     connection: Connection, table: TableName, key: Sequence[ColumnDefinition], target: int
 ) -> list[Bound]:
     """Return every target-th key, each found from the previous one."""
-    names = [column.name for column in key]
+    quoted = [quote(column.name) for column in key]
     printers = [read_and_write(column) for column in key]
     listed = [f"{text} AS k{place}" for place, (text, _) in enumerate(printers)]
     bounds: list[Bound] = []
     while True:
-        where = at_least(names, bounds[-1]) if bounds else ""
-        sql = statements.next_key(table, listed, [quote(name) for name in names], where)
+        where = at_least(quoted, bounds[-1]) if bounds else ""
+        sql = statements.next_key(table, listed, quoted, where)
         found = connection.execute(sql, target)
         if not found:
             return bounds

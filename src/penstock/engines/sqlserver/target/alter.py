@@ -26,10 +26,10 @@ from penstock.engines.sqlserver.target.indexes import (
 )
 from penstock.engines.sqlserver.target.nulls import loosen_columns
 from penstock.engines.sqlserver.target.progress import EXACT
-from penstock.engines.sqlserver.target.translation import fill_template
 from penstock.model import LOAD_AFRESH, Column, Relation
 from penstock.model.policies import ChangeKind
 from penstock.ports.target import ShapeNotApplicable, TableRecord
+from penstock.sql.row_translation import fill_template
 from penstock.sql.schema_translation import short_name
 from penstock.sql.shape_changes import ShapeChange, key_of, shape_of
 

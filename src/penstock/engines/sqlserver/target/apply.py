@@ -53,9 +53,7 @@ class SQLServerTarget(ApplySession, SqlTarget):
     def reshape(self, phases: Sequence[PhaseSpec], *, source_engine: str, before: Applied) -> None:
         """Take the source's types. Tables are altered inside the transaction."""
         del phases
-        self.translation = Translation(
-            engine=source_engine, choices=self.choices, map=self.translation.map
-        )
+        self.translation = Translation(engine=source_engine, choices=self.choices)
         if not self.knowledge.before.is_at(before):
             self.knowledge = Knowledge(before=before)
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from penstock.codec.arrow_texts import TEXT
 from penstock.codec.columns import arrow_type, cast_exactly
 from penstock.codec.lines import LineDialect
-from penstock.codec.sqlserver.arrow_rows import TEXT, sent_type, sent_values
+from penstock.codec.sqlserver.arrow_rows import sent_type, sent_values
 from penstock.codec.types import NO_CHOICES, Choices, prepare_values
 from penstock.engines.sqlserver.connect import quote
 from penstock.engines.sqlserver.target.catalog import TargetTable, read_target_tables, require
@@ -31,7 +32,7 @@ from penstock.engines.sqlserver.target.progress import (
     transaction,
 )
 from penstock.engines.sqlserver.target.refusals import apply_error
-from penstock.engines.sqlserver.target.translation import Translation, fill_template
+from penstock.engines.sqlserver.target.translation import Translation
 from penstock.host import faults
 from penstock.model import PenstockError, Relation, TableName
 from penstock.ports.bulk import (
@@ -44,6 +45,7 @@ from penstock.ports.bulk import (
 )
 from penstock.ports.chunk_rows import read_rows
 from penstock.ports.target import SCHEMA
+from penstock.sql.row_translation import fill_template
 
 _DIGITS = 16
 

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.codec.arrow_texts import TEXT, text_values
 from penstock.codec.columns import arrow_type, cast_exactly
-from penstock.codec.sqlserver.arrow_rows import TEXT, sent_type, sent_values, text_values
+from penstock.codec.sqlserver.arrow_rows import sent_type, sent_values
 from penstock.engines.sqlserver.connect import quote
 from penstock.engines.sqlserver.target.progress import EXACT
 from penstock.model import LOAD_AFRESH, Column, Relation

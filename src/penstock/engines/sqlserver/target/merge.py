@@ -29,7 +29,6 @@ from penstock.engines.sqlserver.connect import quote
 from penstock.engines.sqlserver.target.catalog import TargetColumn, TargetTable
 from penstock.engines.sqlserver.target.layout import MergeLayout
 from penstock.engines.sqlserver.target.progress import EXACT
-from penstock.engines.sqlserver.target.translation import fill_template
 from penstock.model import Column, Relation
 from penstock.ports.target import (
     SCHEMA,
@@ -38,6 +37,7 @@ from penstock.ports.target import (
     KeyNotInTarget,
     TargetShapeDiffers,
 )
+from penstock.sql.row_translation import fill_template
 
 COPY_BITS_MAX = 63
 _FIXED_LENGTH = frozenset(("char", "nchar", "binary"))

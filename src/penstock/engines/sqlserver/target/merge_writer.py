@@ -7,9 +7,7 @@ whose answer is lost may have left its rows, and the number of rows then tells (
 
 from __future__ import annotations
 
-import os
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -19,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.codec.sqlserver.arrow_rows import ValueUnfit
-from penstock.engines.sqlserver.connect import Connection, connect, quote, server_error
+from penstock.engines.sqlserver.connect import connect, quote, server_error
 from penstock.engines.sqlserver.target.layout import MergeLayout
 from penstock.engines.sqlserver.target.refusals import ROW_TOO_LONG, row_refused
-from penstock.engines.sqlserver.target.translation import prepared_batch
 from penstock.host.errors import ConnectFailed, ConnectionLost, StatementInterrupted
+from penstock.host.worker_connections import WorkerConnections
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
 from penstock.ports.target import (
     SCHEMA,
@@ -34,6 +32,7 @@ from penstock.ports.target import (
     StagingWriter,
     ValueRefused,
 )
+from penstock.sql.row_translation import prepared_batch
 
 BULK_OPTIONS: Mapping[str, Any] = MappingProxyType(
     {"table_lock": True, "keep_nulls": True, "timeout": 0}
@@ -45,8 +44,7 @@ _SAYS_LOST = re.compile(
     re.IGNORECASE,
 )
 
-# By process, thread and URL: no connection is used by two, nor closed under another's hands.
-_connections: dict[tuple[int, int, str], Connection] = {}
+_connections = WorkerConnections(connect)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +129,9 @@ def load_rows(
             return 0
         counted = _Counted(chain([first], batches))
         reader: Any = pa.RecordBatchReader.from_batches(first.schema, counted)
-        taken = _connection(url).bulk_copy(name, reader, options=BULK_OPTIONS)
+        taken = _connections.get(url).bulk_copy(name, reader, options=BULK_OPTIONS)
     except BaseException as error:
-        _forget(url)
+        _connections.forget(url)
         own = error if counted is None or counted.error is None else counted.error
         raise _loading_error(own, doing, table) from error
     if taken != counted.sent:
@@ -171,25 +169,3 @@ def _loading_error(error: BaseException, doing: str, table: TableName) -> BaseEx
     return StagingFailed(
         typed.message, hint=f"Please report it. {LOAD_AFRESH}", table=str(table), **typed.fields
     )
-
-
-def _place(url: str) -> tuple[int, int, str]:
-    return os.getpid(), threading.get_ident(), url
-
-
-def _connection(url: str) -> Connection:
-    """Return the worker's own connection to the target; a forked child opens another."""
-    place = _place(url)
-    if place not in _connections:
-        for *here, other in list(_connections):  # a worker serves one target at a time
-            if tuple(here) == place[:2]:
-                _forget(other)
-        _connections[place] = connect(url)
-    return _connections[place]
-
-
-def _forget(url: str) -> None:
-    """Drop a connection after an error."""
-    connection = _connections.pop(_place(url), None)
-    if connection is not None:
-        connection.close()

@@ -8,7 +8,7 @@ order, the batch is repeated with foreign keys that are checked at its end (`Kno
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
@@ -33,6 +33,7 @@ from penstock.ports.target import (
 )
 from penstock.sql.schema_drift import find_kept_merges
 from penstock.sql.shape_changes import is_applied, with_copied_ids
+from penstock.sql.table_order import sort_by_keys
 
 logger = structlog.get_logger(__name__)
 
@@ -270,24 +271,9 @@ def _rows_missing(merge: MergeSql, wanted: int, found: int) -> TargetRowMissing:
 def parents_first(merges: Sequence[MergeSql]) -> list[MergeSql]:
     """Sort tables by foreign keys, parents before children; in a cycle names decide."""
     by_name = {merge.table.name: merge for merge in merges}
-    return [by_name[name] for name in _sort_by_keys({n: m.table for n, m in by_name.items()})]
+    return [by_name[name] for name in sort_by_keys(merge.table for merge in merges)]
 
 
 def _children_first(tables: Sequence[TargetTable]) -> list[TargetTable]:
     by_name = {table.name: table for table in tables}
-    return [by_name[name] for name in reversed(_sort_by_keys(by_name))]
-
-
-def _sort_by_keys(tables: Mapping[TableName, TargetTable]) -> list[TableName]:
-    waiting = dict(sorted(tables.items()))
-    result: list[TableName] = []
-    while waiting:
-        free = [
-            name
-            for name, table in waiting.items()
-            if not any(key.parent in waiting and key.parent != name for key in table.parents)
-        ]
-        for name in free or [next(iter(waiting))]:
-            result.append(name)
-            del waiting[name]
-    return result
+    return [by_name[name] for name in reversed(sort_by_keys(tables))]

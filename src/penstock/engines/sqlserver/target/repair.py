@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.codec.image_cells import ImageCell
 from penstock.codec.row_images import add_up, hash_rows
 from penstock.codec.server_pair import ServerPair
 from penstock.codec.sqlserver.columns import SourceColumn, select_expression
-from penstock.codec.sqlserver.row_images import ImageCell, image_batch
+from penstock.codec.sqlserver.row_images import image_batch
 from penstock.engines.sqlserver.connect import quote
 from penstock.engines.sqlserver.reading import statements
 from penstock.engines.sqlserver.reading.catalog import read_definitions

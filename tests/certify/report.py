@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from certify_sqlserver.case import Outcome, State
-from certify_sqlserver.grants import Right
-from certify_sqlserver.server import Facts
-from certify_sqlserver.soak import SoakResult
-from certify_sqlserver.suites import SuiteResult
+from certify.cases import Outcome, State
+from certify.rights import Right
+from certify.suites import SuiteResult
 from penstock import __version__
 
 SEND = "Please attach both files to an issue of the project. They contain no password and no data."
+
+
+@dataclass(slots=True, kw_only=True)
+class SoakResult:
+    """Result of a soak. problem: why it failed; empty if all rows are equal."""
+
+    seconds: float = 0.0
+    statements: int = 0
+    kills: int = 0
+    rows: int = 0
+    problem: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,6 +33,10 @@ class Report:
     """Results of a certification.
 
     Attributes:
+        engine: Name of the engine, in the names of the files.
+        shown: First lines of the text: the server.
+        server: Facts of the server, for JSON.
+        lacks_of: Name of what `lacks` explains.
         lacks: Why nothing can be captured; empty if capture works.
         left_out: Cases that were not run, with reasons.
         suites: None if they were not run.
@@ -32,7 +45,10 @@ class Report:
         is_whole: Nothing was deselected.
     """
 
-    facts: Facts
+    engine: str
+    shown: Sequence[str]
+    server: Mapping[str, Any]
+    lacks_of: str
     rights: list[Right] = field(default_factory=list)
     lacks: str = ""
     outcomes: list[Outcome] = field(default_factory=list)
@@ -66,13 +82,13 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the text."""
-        facts = self.facts
-        yield f"penstock {__version__} on SQL Server {facts.version}, {facts.edition}"
-        yield f"collation {facts.collation}, engine edition {facts.engine_edition}"
+        first, *rest = self.shown
+        yield f"penstock {__version__} on {first}"
+        yield from rest
         for right in self.rights:
             yield f"  {'has' if right.is_there else 'LACKS'}  {right.name}  {right.said}".rstrip()
         if self.lacks:
-            yield f"no change data capture: {self.lacks}"
+            yield f"{self.lacks_of}: {self.lacks}"
         counts = Counter(one.state for one in self.outcomes)
         yield (
             f"cases: {counts[State.PASSED]} passed, {counts[State.FAILED]} failed, "
@@ -116,7 +132,7 @@ class Report:
         """Return the report as JSON has it."""
         return {
             "penstock": __version__,
-            "server": asdict(self.facts),
+            "server": dict(self.server),
             "rights": [asdict(one) for one in self.rights],
             "lacks": self.lacks,
             "cases": [
@@ -150,7 +166,7 @@ class Report:
     def write(self, build: Path) -> tuple[Path, Path]:
         """Write text and JSON; return their paths."""
         build.mkdir(parents=True, exist_ok=True)
-        text, data = (build / f"certify-sqlserver.{ending}" for ending in ("txt", "json"))
+        text, data = (build / f"certify-{self.engine}.{ending}" for ending in ("txt", "json"))
         text.write_text("\n".join(self.lines()) + "\n", encoding="utf-8")
         data.write_text(json.dumps(self.as_dict(), indent=1, ensure_ascii=False), encoding="utf-8")
         return text, data

@@ -1,0 +1,565 @@
+"""SQL connections to Oracle, all opened here, with typed errors and exact settings.
+
+python-oracledb in thin mode handles all of it. A session is of one container: the root, where
+changes are mined, or the pluggable database that has the tables; the container is set again with
+each new connection. Texts of dates, times and numbers depend on the session's settings, so each
+session sets them and then reads what they do: a log-on trigger may have changed them.
+
+The driver's errors carry the server's number in `args[0].code`, and its own name, such as DPY-4011,
+in `args[0].full_code`. `server_error` decides by these two only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from penstock.engines.oracle.errors import SessionUnset, SnapshotLost, ThinModeRefused
+from penstock.engines.oracle.url import ROOT, OracleUrl
+from penstock.host.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    DatabaseUnknown,
+    LoginRefused,
+    PrivilegeMissing,
+    ServerBusy,
+    ServerUnreachable,
+    StatementFailed,
+    StatementInterrupted,
+    TlsFailed,
+    mask,
+)
+from penstock.model import PenstockError
+from penstock.ports.registry import DriverMissing
+
+AGAIN = "penstock retries automatically."
+DOCTOR = "Run `penstock doctor` for what the server lacks."
+ARRAY_ROWS = 2000
+"""Rows of a round trip. The driver's 100 let a large result look hung."""
+ARROW_ROWS = 8192
+
+DATE_MASK = "SYYYY-MM-DD HH24:MI:SS"
+TIMESTAMP_MASK = f"{DATE_MASK}.FF9"
+ZONED_MASK = f"{TIMESTAMP_MASK} TZH:TZM"
+SETTINGS: Mapping[str, str] = {
+    "NLS_CALENDAR": "GREGORIAN",
+    "NLS_DATE_FORMAT": DATE_MASK,
+    "NLS_TIMESTAMP_FORMAT": TIMESTAMP_MASK,
+    "NLS_TIMESTAMP_TZ_FORMAT": ZONED_MASK,
+    "NLS_NUMERIC_CHARACTERS": ".,",
+    "NLS_SORT": "BINARY",
+    "NLS_COMP": "BINARY",
+    "TIME_ZONE": "00:00",
+}
+SET_FORMATS = "ALTER SESSION SET " + " ".join(f"{key} = '{to}'" for key, to in SETTINGS.items())
+READ_FORMATS = (
+    "SELECT TO_CHAR(DATE '2026-02-28'), TO_CHAR(TIMESTAMP '2026-02-28 13:45:59.123456789'), "
+    "TO_CHAR(TIMESTAMP '2026-02-28 13:45:59.123456789 +05:30'), TO_CHAR(1.5), SESSIONTIMEZONE "
+    "FROM DUAL"
+)
+# Rows that an application has archived in the database (ORA_ARCHIVE_STATE) are rows, too.
+SHOW_ARCHIVED = "ALTER SESSION SET ROW ARCHIVAL VISIBILITY = ALL"
+_FORMATS = (
+    "2026-02-28 00:00:00",
+    "2026-02-28 13:45:59.123456789",
+    "2026-02-28 13:45:59.123456789 +05:30",
+    "1.5",
+    "+00:00",
+)
+
+# Conditions of numbers: Oracle's "Database Error Messages", and reference section 1b.8.
+_LOST = frozenset(
+    {22, 28, 45, 602, 603, 609, 1012, 1041, 1043, 1092, 2396, 3106, 3108, 3113, 3114, 3122, 3135}
+    | {12151, 12152, 12153, 12161, 12170, 12535, 12537, 12541, 12543, 12545, 12547, 12560, 12570}
+    | {12571, 12583, 12606, 12608, 25401, 25402, 25403, 25408, 25409}
+)
+_BUSY = frozenset(
+    {18, 20, 1033, 1034, 1089, 1090, 1109, 1219, 12514, 12516, 12518, 12519, 12520, 12526, 12527}
+    | {12528, 12757, 25303, 27101, 65054}
+)
+_INTERRUPTED = frozenset({54, 60, 1013, 3111, 4020, 4021, 8177, 30006, 4030, 4031, 4036, 12805})
+_PRIVILEGES = frozenset({1031, 1720, 1749, 1950, 41900, 65050})
+_LOGIN_REFUSED = frozenset({1005, 1017, 1045, 28000, 28001, 28040})
+_NATIVE_ENCRYPTION = frozenset({12599, 12650, 12660, 12661})
+_SNAPSHOT = frozenset({1466, 1555, 8180, 8181, 22924})
+_GONE = frozenset({942, 4043})
+_RECURSIVE = 604
+
+_DPY_LOST = frozenset({"DPY-1001", "DPY-4011"})
+_DPY_TIMEOUT = "DPY-4024"
+_DPY_UNKNOWN_SERVICE = frozenset({"DPY-6001", "DPY-6003"})
+_DPY_CERTIFICATE = frozenset({"DPY-6002", "DPY-6006", "DPY-6008", "DPY-6009"})
+_DPY_THIN = frozenset({"DPY-3001", "DPY-3010", "DPY-3012", "DPY-3015", "DPY-3040"})
+_NO_SUCH_PDB = 65011
+
+_NUMBER = re.compile(r"ORA-(\d{1,5})")
+_SAYS_TLS = re.compile(r"\bSSL\b|\bTLS\b|certificate|wallet", re.IGNORECASE)
+_READS_VIEW = re.compile(r"\b(?:G?V_?\$|DBA_|CDB_|DBMS_LOGMNR)", re.IGNORECASE)
+_PLS_MISSING = re.compile(r"PLS-00(?:201|904)")
+
+
+class Connection:
+    """One session. Not for several threads at once; created by `connect` or `connect_root`.
+
+    Changes are in a transaction until `commit`, except that the server commits at each DDL.
+    """
+
+    def __init__(self, raw: Any, place: str) -> None:
+        self._raw = raw
+        self._is_closed = False
+        self.place = place
+
+    def __enter__(self) -> Self:
+        """Return the connection itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connection; an open transaction is rolled back by the server."""
+        self.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether close() was called."""
+        return self._is_closed
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Return the server's version, e.g. (19, 22, 0, 0, 0)."""
+        return tuple(int(one) for one in str(self._raw.version).split("."))
+
+    def execute(self, sql: str, *values: Any, **binds: Any) -> list[tuple[Any, ...]]:
+        """Run a statement; return its rows, or [] if it has none.
+
+        LOBs are read as text or bytes, numbers as int or, with a fraction, as float: read columns
+        of tables through `rows`.
+
+        Args:
+            sql: The statement.
+            values: Those of `:1`, `:2` in order.
+            binds: Those of `:name`, if there are no values.
+
+        Raises the errors of `server_errors`.
+        """
+        return [row for part in self.rows(sql, *values, **binds) for row in part]
+
+    def rows(
+        self,
+        sql: str,
+        *values: Any,
+        array_rows: int = ARRAY_ROWS,
+        decimals: bool = False,
+        **binds: Any,
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows of a query in lists, none of which is empty.
+
+        Args:
+            sql: The statement.
+            values: See `execute`.
+            array_rows: Rows of a list, which one round trip brings.
+            decimals: Numbers are Decimal, which is exact.
+            binds: See `execute`.
+
+        Raises the errors of `server_errors`.
+        """
+        cursor = self._raw.cursor()
+        try:
+            cursor.arraysize = array_rows
+            cursor.prefetchrows = array_rows
+            with server_errors(sql):
+                cursor.execute(sql, values or binds, fetch_lobs=False, fetch_decimals=decimals)
+                if cursor.description is None:
+                    return
+            while True:
+                with server_errors(sql):
+                    part = cursor.fetchmany()
+                if not part:
+                    return
+                yield part
+        finally:
+            self._close_cursor(cursor)
+
+    def columns(self, sql: str, **binds: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Run a query; return the names of its columns, and its rows."""
+        with self._cursor() as cursor, server_errors(sql):
+            cursor.execute(sql, binds, fetch_lobs=False)
+            return [one[0] for one in cursor.description or ()], cursor.fetchall()
+
+    def run(self, sql: str, *values: Any, **binds: Any) -> int:
+        """Run a statement that is not a query; return the number of changed rows.
+
+        Values are as for `execute`. Raises the errors of `server_errors`.
+        """
+        with self._cursor() as cursor, server_errors(sql):
+            cursor.execute(sql, values or binds)
+            return int(cursor.rowcount)
+
+    def run_many(self, sql: str, rows: Sequence[Sequence[Any]] | pa.Table | pa.RecordBatch) -> int:
+        """Run a statement once for each row, in this session's transaction; return changed rows.
+
+        rows: values of `:1`, `:2` in order, as sequences or as the columns of Arrow data.
+        """
+        with self._cursor() as cursor, server_errors(sql):
+            cursor.executemany(sql, rows)
+            return int(cursor.rowcount)
+
+    def arrow(
+        self, sql: str, *, schema: pa.Schema | None = None, rows: int = ARROW_ROWS, **binds: Any
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query in batches of at most `rows`, none of which is empty.
+
+        schema: wanted types; without it numbers are decimals where their column has a precision.
+        Raises the errors of `server_errors`.
+        """
+        with server_errors(sql):
+            frames = self._raw.fetch_df_batches(
+                sql, binds, rows, fetch_decimals=True, requested_schema=schema
+            )
+        while True:
+            with server_errors(sql):
+                frame = next(frames, None)
+            if frame is None:
+                return
+            table = pa.table(frame)
+            yield from (one for one in table.to_batches() if one.num_rows)
+
+    def load_direct(
+        self, schema: str, table: str, columns: Sequence[str], data: pa.Table | pa.RecordBatch
+    ) -> None:
+        """Load rows by the direct path, which commits and locks the table for other writers.
+
+        Args:
+            schema: Owner of the table, not quoted.
+            table: Its name, not quoted.
+            columns: Names of the columns of `data`, in order.
+            data: The rows.
+        """
+        with server_errors(f"direct path load into {schema}.{table}"):
+            self._raw.direct_path_load(schema, table, list(columns), data)
+
+    def commit(self) -> None:
+        """Commit the transaction; an error says nothing about whether the commit took effect."""
+        with server_errors("COMMIT"):
+            self._raw.commit()
+
+    def rollback(self) -> None:
+        """Roll back the transaction, if one is open."""
+        with server_errors("ROLLBACK"):
+            self._raw.rollback()
+
+    def set_autocommit(self, *, is_on: bool) -> None:
+        """Commit after each statement from now on, or only at `commit`."""
+        self._raw.autocommit = is_on
+
+    def make_clob(self, text: str) -> Any:
+        """Return a temporary CLOB: a bind with more text than a VARCHAR2 has.
+
+        Raises the errors of `server_errors`.
+        """
+        module = driver()
+        with server_errors("creating a temporary CLOB"):
+            return self._raw.createlob(module.DB_TYPE_CLOB, text)
+
+    def cancel(self) -> None:
+        """Interrupt the statement that another thread runs in this session (ORA-01013)."""
+        with server_errors("cancelling a statement"):
+            self._raw.cancel()
+
+    def close(self) -> None:
+        """End the session; harmless if done twice or if the connection is lost."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._raw.close()
+        except driver().Error:
+            return  # the server has ended the session already
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        with server_errors("opening a cursor"):
+            cursor = self._raw.cursor()
+        try:
+            yield cursor
+        finally:
+            self._close_cursor(cursor)
+
+    def _close_cursor(self, cursor: Any) -> None:
+        if self._is_closed:
+            return
+        try:
+            cursor.close()
+        except driver().Error:
+            return  # the session has ended, and its cursors with it
+
+
+def connect(url: str, *, autocommit: bool = False, timeout_s: float | None = None) -> Connection:
+    """Open a session in the container that has the tables: that of `pdb`, or the service's own.
+
+    Args:
+        url: Described in `url.py`.
+        autocommit: Commit after each statement.
+        timeout_s: Seconds that one round trip may take; None for any time.
+
+    Raises:
+        ConnectFailed: One of its subclasses; messages never contain a password.
+        SessionUnset: The session does not keep the formats that it was given.
+    """
+    return _open(url, OracleUrl.parse(url).pdb, autocommit=autocommit, timeout_s=timeout_s)
+
+
+def connect_root(url: str, *, timeout_s: float | None = None) -> Connection:
+    """Open a session for mining: at the root if the URL names a pluggable database.
+
+    Raises the errors of `connect`.
+    """
+    container = ROOT if OracleUrl.parse(url).pdb else ""
+    return _open(url, container, autocommit=False, timeout_s=timeout_s)
+
+
+def _open(url: str, container: str, *, autocommit: bool, timeout_s: float | None) -> Connection:
+    target = OracleUrl.parse(url)
+    module = driver()
+    try:
+        raw = module.connect(**target.parameters())
+    except (module.Error, module.Warning, OSError, ValueError) as error:
+        raise connect_error(url, error) from error
+    connection = Connection(raw, target.place)
+    try:
+        raw.autocommit = autocommit
+        if timeout_s is not None:
+            raw.call_timeout = max(1, round(timeout_s * 1000))
+        if container:
+            _enter(connection, container, url)
+        set_formats(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _enter(connection: Connection, container: str, url: str) -> None:
+    """Set the session's container. Raises DatabaseUnknown if there is none of the name."""
+    try:
+        connection.run(f"ALTER SESSION SET CONTAINER = {quote(container)}")
+    except StatementFailed as error:
+        if error.fields.get("errno") != _NO_SUCH_PDB:
+            raise
+        raise DatabaseUnknown(
+            f"{mask(url)} has no pluggable database {container}",
+            hint="Check pdb in the URL: SELECT NAME, OPEN_MODE FROM V$PDBS;",
+        ) from error
+
+
+def set_formats(connection: Connection) -> None:
+    """Set the session's formats and visible rows; check the formats. Raises SessionUnset."""
+    connection.run(SET_FORMATS)
+    connection.run(SHOW_ARCHIVED)
+    shown = [str(one).lstrip() for one in connection.execute(READ_FORMATS)[0]]
+    for text, wanted in zip(shown, _FORMATS, strict=True):
+        if text != wanted:
+            raise SessionUnset(
+                f"{connection.place} prints {text} where penstock's session settings ask for "
+                f"{wanted}",
+                hint="Leave this user out of the log-on trigger that changes NLS parameters or the "
+                "time zone.",
+            )
+
+
+# -- the driver ----------------------------------------------------------------------------------
+
+
+def driver() -> ModuleType:
+    """Return the module oracledb. Raises DriverMissing."""
+    try:
+        return import_module("oracledb")
+    except ModuleNotFoundError as error:
+        raise DriverMissing(
+            f"Oracle needs the Python package {error.name}, which is not installed",
+            hint="Run: pip install 'penstock[oracle]'",
+            engine="oracle",
+        ) from error
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+def connect_error(url: str, error: BaseException) -> ConnectFailed:
+    """Return the typed error for an error of the driver when a connection failed."""
+    said = _text_of(error, OracleUrl.parse(url).secrets)
+    number, name = error_number(error), _name_of(error)
+    message = f"no connection to {mask(url)}: {said}"
+    if name in _DPY_THIN or number in _NATIVE_ENCRYPTION:
+        return ThinModeRefused(
+            message,
+            hint="python-oracledb's thin mode is used: see docs/oracle.md for what it lacks.",
+        )
+    if number in _LOGIN_REFUSED or name == "DPY-4001":
+        return LoginRefused(message, hint=_login_hint(number))
+    if number in _BUSY or name in _DPY_UNKNOWN_SERVICE:
+        return ServerBusy(
+            message,
+            hint="The instance may be starting. If it is open, check the service name in the URL "
+            "against `lsnrctl services`.",
+        )
+    if name in _DPY_CERTIFICATE or (_SAYS_TLS.search(said) and number not in _LOST):
+        return TlsFailed(
+            message,
+            hint="Check protocol, walletLocation and sslServerDnMatch in the URL, and that the "
+            "server's certificate names this host.",
+        )
+    if isinstance(error, ValueError):
+        return ConnectFailed(message, hint="Check the options of the URL.")
+    return ServerUnreachable(
+        message, hint="Check host and port in the URL, and that the listener and the server run."
+    )
+
+
+def _login_hint(number: int) -> str:
+    if number == 1045:
+        return "Run as a DBA: GRANT CREATE SESSION TO [USER];"
+    if number == 28000:
+        return "Run as a DBA: ALTER USER [USER] ACCOUNT UNLOCK;"
+    if number == 28001:
+        return "Run as a DBA: ALTER USER [USER] IDENTIFIED BY [PASSWORD];"
+    return "Check user and password in the URL."
+
+
+@contextmanager
+def server_errors(doing: str) -> Iterator[None]:
+    """Convert the driver's errors into typed ones; `doing` names the work, or is the statement.
+
+    Raises ConnectionLost, PrivilegeMissing, StatementInterrupted, SnapshotLost, ServerBusy or
+    StatementFailed, each with the server's own message and its number in `fields["errno"]`, 0 for
+    an error of the driver itself, whose name is in `fields["driver"]`.
+    """
+    module = driver()
+    try:
+        yield
+    except (module.Error, module.Warning) as error:
+        raise statement_error(doing, error) from error
+
+
+def statement_error(doing: str, error: BaseException) -> PenstockError:
+    """Return the typed error for one of the driver's; see `server_errors`."""
+    return server_error(doing, error_number(error), _name_of(error), _text_of(error))
+
+
+def server_error(doing: str, number: int, name: str, said: str) -> PenstockError:
+    """Return the typed error of a number.
+
+    Args:
+        doing: The work, or the statement.
+        number: The server's, 0 if the driver itself failed.
+        name: The driver's own, such as DPY-4011.
+        said: The message.
+    """
+    message = f"{_shorten(doing)}: {said or 'the connection was closed'}"
+    fields: dict[str, Any] = {"errno": number}
+    if name.startswith("DPY-"):
+        fields["driver"] = name
+    if name in _DPY_LOST or number in _LOST:
+        return ConnectionLost(message, hint=AGAIN, **fields)
+    if number in _BUSY:
+        return ServerBusy(message, hint=AGAIN, **fields)
+    if number in _SNAPSHOT:
+        return SnapshotLost(
+            message,
+            hint="penstock reads the table again as of a newer system change number. If this "
+            "repeats, raise UNDO_RETENTION above the time that the largest table takes.",
+            **fields,
+        )
+    if number in _INTERRUPTED or name == _DPY_TIMEOUT:
+        return StatementInterrupted(message, hint=AGAIN, **fields)
+    if _lacks_privilege(doing, number, said):
+        return PrivilegeMissing(
+            message, hint="Run `penstock doctor`: it prints the GRANT to type.", **fields
+        )
+    return StatementFailed(message, hint=_hint(number), **fields)
+
+
+def _lacks_privilege(doing: str, number: int, said: str) -> bool:
+    """Return whether a right is missing; without one, views and packages seem not to exist."""
+    if number in _PRIVILEGES or number in _LOGIN_REFUSED:
+        return True
+    if number in _GONE:
+        return _READS_VIEW.search(doing) is not None
+    return number == 6550 and _PLS_MISSING.search(said) is not None
+
+
+def _hint(number: int) -> str:
+    if number in _GONE:
+        return (
+            "The table was dropped or renamed meanwhile, or this user may not read it. Run the "
+            "same command again: `[source] tables` is read again."
+        )
+    return DOCTOR
+
+
+def is_gone(error: PenstockError) -> bool:
+    """Return whether a statement failed because its table does not exist, or is not visible."""
+    return error.fields.get("errno") in _GONE
+
+
+def error_number(error: BaseException) -> int:
+    """Return the server's number of a driver's error, 0 if there is none.
+
+    For ORA-00604, an error of recursive SQL, it is the number of the error inside. For an error of
+    the listener, which the driver reports as its own, it is the number that its text names.
+    """
+    details = error.args[0] if error.args else None
+    number = getattr(details, "code", 0)
+    number = number if isinstance(number, int) else 0
+    text = str(error)
+    if number == _RECURSIVE:
+        inner = [int(one) for one in _NUMBER.findall(text) if int(one) != _RECURSIVE]
+        return inner[0] if inner else number
+    if not number and "Similar to ORA-" in text:
+        match = _NUMBER.search(text)
+        return int(match[1]) if match else 0
+    return number
+
+
+def _name_of(error: BaseException) -> str:
+    return str(getattr(error.args[0] if error.args else None, "full_code", "") or "")
+
+
+def _text_of(error: BaseException, secrets: Sequence[str] = ()) -> str:
+    text = " ".join(
+        line.strip() for line in str(error).splitlines() if not line.startswith("Help: ")
+    )
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return " ".join(text.split())
+
+
+_SHOWN_CHARACTERS = 120
+
+
+def _shorten(doing: str) -> str:
+    text = " ".join(doing.split())
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+# -- SQL text ------------------------------------------------------------------------------------
+
+
+def quote(*names: str) -> str:
+    """Return identifiers in quotation marks, joined by dots: for owner s and table t, `"s"."t"`.
+
+    Raises ValueError for a name that Oracle cannot have: empty, or with a quotation mark or a zero.
+    """
+    for name in names:
+        if not name or '"' in name or "\0" in name:
+            raise ValueError(f"not an identifier: {name!r}")
+    return ".".join(f'"{name}"' for name in names)
+
+
+def literal(text: str) -> str:
+    """Return a text as an SQL string literal, for statements that take no binds."""
+    return "'" + text.replace("'", "''") + "'"

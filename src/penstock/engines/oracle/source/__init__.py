@@ -1,0 +1,1 @@
+"""Source: LogMiner's rows as runs of the change log."""

@@ -1,0 +1,189 @@
+"""Rows of transactions as they wait for their commit, in memory or in side files.
+
+An entry is a row for the decoder (`RedoRow`) with its operation and row id. What memory does not
+hold goes to one file, as frames of a length and entries of one transaction in MessagePack. The file
+is of one window: the next one reads the redo again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.engines.oracle.source.errors import SpillBroken
+from penstock.host.faults import declare, point
+from penstock.host.files import AppendFile, Files, ReadFile
+
+SUFFIX = ".spill"
+FRAME_ROWS = 16_384
+_LENGTH = struct.Struct(">I")
+
+# Flags of Entry.code, above OPERATION_CODE; an unreadable row's reason is above all flags.
+UNDO = 1 << 10
+MISMATCH = 1 << 11
+UNREADABLE = 1 << 12
+REASON_BITS = 16
+OPERATION = (1 << 10) - 1
+
+declare("oracle.spill.before", "oracle.spill.after")
+
+
+class Entry(NamedTuple):
+    """A row of V$LOGMNR_CONTENTS with its whole statement; the first five are those of RedoRow.
+
+    Attributes:
+        code: OPERATION_CODE with flags.
+        row_id: ROW_ID, or that of the INTERNAL row after it.
+    """
+
+    table: int
+    text: str
+    scn: int
+    xid: str
+    rs_id: str
+    code: int
+    row_id: str
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Entry])
+
+
+Frame = tuple[int, int]
+"""Offset and length of entries in the side file."""
+
+
+class Spill:
+    """Side file of one window. Used by one thread. size_bytes: of the file."""
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        """Create the directory if it is missing, and remove files of earlier windows."""
+        self.size_bytes = 0
+        self._path = directory / f"redo{SUFFIX}"
+        self._files = files
+        self._file: AppendFile | None = None
+        self._reading: ReadFile | None = None
+        files.make_directory(directory)
+        for name in files.listdir(directory):
+            if name.endswith(SUFFIX):
+                files.unlink(directory / name)
+
+    def append(self, entries: list[Entry]) -> list[Frame]:
+        """Write entries at the end; return their frames."""
+        point("oracle.spill.before")
+        if self._file is None:
+            self._file = self._files.create(self._path)
+        frames = []
+        for at in range(0, len(entries), FRAME_ROWS):
+            data = _encoder.encode(entries[at : at + FRAME_ROWS])
+            self._file.append([_LENGTH.pack(len(data)), data])
+            frames.append((self.size_bytes, len(data)))
+            self.size_bytes += _LENGTH.size + len(data)
+        point("oracle.spill.after")
+        return frames
+
+    def read(self, frame: Frame) -> list[Entry]:
+        """Return the entries of a frame. Raises SpillBroken."""
+        offset, length = frame
+        if self._reading is None:
+            self._reading = self._files.open_read(self._path)
+        data = self._reading.read(offset, _LENGTH.size + length)
+        try:
+            if data[: _LENGTH.size] != _LENGTH.pack(length):
+                raise SpillBroken(f"the side file {self._path.name} is not as it was written")
+            return _decoder.decode(data[_LENGTH.size :])
+        except msgspec.DecodeError as error:
+            raise SpillBroken(
+                f"the side file {self._path.name} is not as it was written"
+            ) from error
+
+    def close(self) -> None:
+        """Remove the file. May be called twice."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.close()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+            self._files.unlink(self._path)
+            self.size_bytes = 0
+
+
+class Transaction:
+    """A transaction of a window.
+
+    Attributes:
+        xid: XID, 8 bytes.
+        name: The same in hexadecimal digits.
+        start_scn: SCN of its START; 0 if the window does not have it.
+        parent: XID of the statement that it is a part of; empty for none.
+        entries: Its rows, the spilled ones left out, in order.
+        spilled: Frames of the others.
+        count: Number of all rows.
+        size_bytes: Estimate of the memory of its entries.
+        has_undo: Whether it has undo rows.
+        has_lobs: Whether it has rows of large objects.
+        ddl: DDL statements: owner, table, object number, text.
+        position: Ordinal of its commit; 0 while it is open.
+        time: TIMESTAMP of its START, later that of its commit.
+    """
+
+    __slots__ = (
+        "_spill",
+        "count",
+        "ddl",
+        "entries",
+        "has_lobs",
+        "has_undo",
+        "name",
+        "parent",
+        "position",
+        "size_bytes",
+        "spilled",
+        "start_scn",
+        "time",
+        "xid",
+    )  # fmt: skip
+
+    def __init__(self, xid: bytes, start_scn: int, time: object) -> None:
+        """Begin a transaction without rows."""
+        self.xid = xid
+        self.name = xid.hex().upper()
+        self.start_scn = start_scn
+        self.time = time
+        self.parent = b""
+        self.entries: list[Entry] = []
+        self.spilled: list[Frame] = []
+        self._spill: Spill | None = None
+        self.count = self.size_bytes = self.position = 0
+        self.has_undo = self.has_lobs = False
+        self.ddl: list[tuple[str, str, int, str]] = []
+
+    @property
+    def frame_count(self) -> int:
+        """Return the number of parts, the last of which is that in memory."""
+        return 1 + len(self.spilled)
+
+    def frame(self, number: int) -> list[Entry]:
+        """Return the entries of a part."""
+        if number == len(self.spilled):
+            return self.entries
+        assert self._spill is not None, "it wrote the part"
+        return self._spill.read(self.spilled[number])
+
+    def frames(self) -> Iterator[list[Entry]]:
+        """Yield the entries, part by part."""
+        for number in range(self.frame_count):
+            yield self.frame(number)
+
+    def spill(self, spill: Spill, keep: int) -> None:
+        """Write the entries to the side file, all but the last `keep` ones."""
+        self._spill = spill
+        end = len(self.entries) - keep
+        self.spilled += spill.append(self.entries[:end])
+        del self.entries[:end]
+        self.size_bytes = 0

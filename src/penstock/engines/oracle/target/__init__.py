@@ -1,0 +1,1 @@
+"""Oracle as a target: of changes, of the bulk load and of repairs."""

@@ -1,0 +1,448 @@
+"""Oracle as target of the bulk load, with the fake driver in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from penstock.codec.columns import after_type
+from penstock.codec.lines import LineDialect
+from penstock.codec.server_pair import ServerPair
+from penstock.codec.types import Choices, Engine, Server
+from penstock.engines.oracle.connect import connect
+from penstock.engines.oracle.target.bulk import OracleBulk
+from penstock.engines.oracle.target.chunk import OracleWriter
+from penstock.engines.oracle.target.deferred_keys import add_deferred_keys, drop_deferred_keys
+from penstock.engines.oracle.target.shapes import TableShape
+from penstock.host.faults import FaultInjected, arming
+from penstock.model import (
+    ColumnDefinition,
+    ForeignKey,
+    PenstockError,
+    Relation,
+    TableDefinition,
+    TableName,
+    UniqueKey,
+)
+from penstock.ports.bulk import (
+    BulkReader,
+    Chunk,
+    ChunksMissing,
+    ChunkStatus,
+    ChunkTask,
+    Lines,
+    ShapedRows,
+    TablePlan,
+)
+from penstock.ports.deferred_keys import DeferredTable
+from penstock.ports.target import TargetShapeDiffers
+from sim_oracle.database import Database
+from sim_oracle.driver_servers import install
+from sim_oracle.session import Server as OracleServer
+from sim_oracle.texts import KnownTexts
+
+SERVERS = ServerPair(
+    source=Server(engine=Engine.POSTGRESQL, version=(18,)),
+    target=Server(engine=Engine.ORACLE, version=(19,)),
+    choices=Choices(by_scope={("empty values", ""): "null", ("not a number", ""): "error"}),
+)
+
+
+def column(name: str, kind: str, neutral: str, **more: Any) -> ColumnDefinition:
+    """Return a column of PostgreSQL."""
+    return ColumnDefinition(
+        name=name,
+        type_text=kind,
+        type_oid=0,
+        typmod=-1,
+        not_null=more.pop("not_null", False),
+        base_type=kind,
+        neutral=neutral,
+        **more,
+    )
+
+
+SHOP = TableDefinition(
+    name=TableName("public", "shop"),
+    source_id=1,
+    columns=(
+        column("id", "integer", "int32", not_null=True, id=1),
+        column("code", "character varying(20)", "string", id=2),
+        column("price", "numeric(10,2)", "decimal(10,2)", id=3),
+    ),
+    primary_key=("id",),
+    identity_columns=("id",),
+    unique_keys=(
+        UniqueKey(
+            name="by_code",
+            columns=("code",),
+            definition="CREATE UNIQUE INDEX by_code ON public.shop USING btree (code)",
+            is_constraint=True,
+        ),
+    ),
+)
+SALE = TableDefinition(
+    name=TableName("public", "sale"),
+    source_id=2,
+    columns=(
+        column("id", "integer", "int32", not_null=True, id=1),
+        column("shop", "integer", "int32", id=2),
+    ),
+    primary_key=("id",),
+    identity_columns=("id",),
+    foreign_keys=(
+        ForeignKey(
+            name="sale_shop",
+            columns=("shop",),
+            target=TableName("public", "shop"),
+            target_columns=("id",),
+            definition="FOREIGN KEY (shop) REFERENCES public.shop(id)",
+        ),
+    ),
+)
+
+
+class ListReader(BulkReader):
+    """Reader of given rows, in batches of a few; `shape` says which columns become text where."""
+
+    def __init__(self, *batches: tuple[Relation, Sequence[tuple[Any, ...]]]) -> None:
+        self._batches = batches
+
+    def was_rewritten(self, task: ChunkTask) -> bool:
+        """Return that it was not."""
+        del task
+        return False
+
+    def lines(self, task: ChunkTask, dialect: LineDialect) -> Lines:
+        """Refuse: there are only batches."""
+        raise NotImplementedError
+
+    def batches(self, task: ChunkTask, relation: Relation) -> Iterator[ShapedRows]:
+        """Yield the rows."""
+        del task, relation
+        for shape, rows in self._batches:
+            arrays = [
+                pa.array([row[place] for row in rows], field.type)
+                for place, field in enumerate(after_type(shape))
+            ]
+            yield ShapedRows(
+                shape, pa.RecordBatch.from_arrays(arrays, schema=pa.schema(list(after_type(shape))))
+            )
+
+    def tells_rewritten(self, error: PenstockError) -> bool:
+        """Return that it does not."""
+        del error
+        return False
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> OracleServer:
+    """A database without tables."""
+    made = OracleServer(Database("ORCL", pdbs=["SHOPPDB"]), texts=KnownTexts(None))
+    made.services["address"] = install(monkeypatch, made)
+    return made
+
+
+@pytest.fixture
+def bulk(server: OracleServer) -> Iterator[OracleBulk]:
+    """The driver's connection to an empty database."""
+    url = f"oracle://c%23%23penstock:secret@{server.services['address']}/shoppdb"
+    with closing(
+        OracleBulk(url, {"public": "SHOP"}, application_name="test", servers=SERVERS)
+    ) as made:
+        made.url = url  # type: ignore[attr-defined]
+        yield made
+
+
+def url_of(bulk: OracleBulk) -> str:
+    """Return the URL of the fixture's database."""
+    found: str = bulk.url  # type: ignore[attr-defined]
+    return found
+
+
+def plan_of(definition: TableDefinition, chunks: int = 2, name: str = "plan-1") -> TablePlan:
+    """Return a plan of so many chunks."""
+    return TablePlan(
+        source=definition.name,
+        target=TableName("SHOP", definition.name.name),
+        columns=tuple(one.name for one in definition.columns),
+        binary=False,
+        position="0/1",
+        snapshot_id="",
+        snapshot_text="",
+        chunks=tuple(
+            Chunk(number=number, relation=definition.name, copy_out="") for number in range(chunks)
+        ),
+        name=name,
+        definition=definition,
+    )
+
+
+def task_of(bulk: OracleBulk, plan: TablePlan, number: int) -> ChunkTask:
+    """Return the task of a chunk."""
+    return ChunkTask(
+        source_url="",
+        target_url=url_of(bulk),
+        table=plan.source,
+        target=plan.target,
+        chunk=plan.chunks[number],
+        columns=plan.columns,
+        binary=False,
+        snapshot_id="",
+        snapshot_text="",
+        plan=plan.name,
+        replica_role=False,
+        details=bulk.details_of(plan),
+    )
+
+
+def write(
+    bulk: OracleBulk, plan: TablePlan, number: int, *rows: tuple[Any, ...]
+) -> tuple[ChunkStatus, int]:
+    """Write a chunk by a worker of its own."""
+    task = task_of(bulk, plan, number)
+    with closing(OracleWriter(url_of(bulk))) as writer:
+        return writer.write(task, ListReader((task.details.relation, rows)))
+
+
+def rows_of(bulk: OracleBulk, query: str) -> list[tuple[Any, ...]]:
+    """Return what another session sees."""
+    with connect(url_of(bulk), autocommit=True) as connection:
+        return connection.execute(query)
+
+
+def load(bulk: OracleBulk, *definitions: TableDefinition) -> list[TablePlan]:
+    """Create tables, and put them under plans."""
+    assert bulk.create(definitions) == []
+    plans = [plan_of(one) for one in definitions]
+    bulk.begin_afresh(plans)
+    return plans
+
+
+def test_a_load_creates_tables_then_rows_then_keys(bulk: OracleBulk) -> None:
+    """A unique key leaves NULL out, as at the source; a foreign key is checked."""
+    shop, sale = load(bulk, SHOP, SALE)
+    assert write(bulk, shop, 0, (1, "a", None), (2, None, None)) == (ChunkStatus.DONE, 2)
+    assert write(bulk, shop, 1, (3, None, None)) == (ChunkStatus.DONE, 1)
+    for number in (0, 1):
+        write(bulk, sale, number, (10 + number, 1))
+    assert bulk.finish_table(shop) == 3
+    assert bulk.finish_table(sale) == 2
+    bulk.add_keys([SHOP, SALE], threads=2, stop=lambda: False)
+    bulk.add_keys([SHOP, SALE], threads=2, stop=lambda: False)
+    assert bulk.add_foreign_keys([SHOP, SALE]) == []
+    assert bulk.add_foreign_keys([SHOP, SALE]) == []
+    assert rows_of(bulk, 'SELECT "id", "code" FROM "SHOP"."shop" ORDER BY "id"') == [
+        (1, "a"), (2, None), (3, None),
+    ]  # fmt: skip
+    query = (
+        "SELECT constraint_name, constraint_type FROM all_constraints WHERE owner = 'SHOP'"
+        " AND constraint_type IN ('P', 'U', 'R') ORDER BY 1"
+    )
+    assert rows_of(bulk, query) == [
+        ("sale_pk", "P"), ("sale_shop", "R"), ("shop_by_code", "U"), ("shop_pk", "P"),
+    ]  # fmt: skip
+    with pytest.raises(PenstockError), connect(url_of(bulk), autocommit=True) as connection:
+        connection.run('INSERT INTO "SHOP"."sale" VALUES (99, 99)')
+    assert all(mark.finished for mark in bulk.marks().values())
+
+
+@pytest.mark.parametrize("point", ["bulk.chunk.copied", "bulk.chunk.committed"])
+def test_a_chunk_is_in_the_table_once(bulk: OracleBulk, point: str) -> None:
+    """A worker that fails before or after its commit leaves all rows with their record, or none."""
+    (plan,) = load(bulk, SHOP)
+    with arming(f"{point}:1:error"), pytest.raises(FaultInjected):
+        write(bulk, plan, 0, (1, "a", None))
+    there = len(rows_of(bulk, 'SELECT "id" FROM "SHOP"."shop"'))
+    assert there == (1 if point.endswith("committed") else 0)
+    assert bulk.read_done() == ({"public.shop": {0: 1}} if there else {})
+    status, count = write(bulk, plan, 0, (1, "a", None))
+    assert (status, count) == (ChunkStatus.DONE_BEFORE if there else ChunkStatus.DONE, 1)
+    assert rows_of(bulk, 'SELECT "id" FROM "SHOP"."shop"') == [(1,)]
+    with pytest.raises(ChunksMissing):
+        bulk.finish_table(plan)
+
+
+def test_a_chunk_of_an_older_plan_is_not_written(bulk: OracleBulk) -> None:
+    """The table was begun again, and is empty."""
+    (plan,) = load(bulk, SHOP)
+    write(bulk, plan, 0, (1, "a", None))
+    again = replace_plan(plan, "plan-2")
+    bulk.begin_afresh([again])
+    assert rows_of(bulk, 'SELECT "id" FROM "SHOP"."shop"') == []
+    assert write(bulk, plan, 1, (2, "b", None)) == (ChunkStatus.PLAN_GONE, 0)
+    assert rows_of(bulk, 'SELECT "id" FROM "SHOP"."shop"') == []
+    assert bulk.read_done() == {}
+
+
+def replace_plan(plan: TablePlan, name: str) -> TablePlan:
+    """Return the plan under another name, which replaces it."""
+    return msgspec.structs.replace(plan, name=name, given_up=(plan.name,))
+
+
+def test_a_column_that_becomes_text_inside_a_chunk(bulk: OracleBulk) -> None:
+    """Rows before and after are of two shapes, and in one table."""
+    (plan,) = load(bulk, SHOP)
+    task = task_of(bulk, plan, 0)
+    shape: Relation = task.details.relation
+    as_text = replace(
+        shape,
+        version=2,
+        columns=(*shape.columns[:2], replace(shape.columns[2], neutral="string")),
+    )
+    reader = ListReader((shape, [(1, "a", Decimal("1.25"))]), (as_text, [(2, "b", "2.50")]))
+    with closing(OracleWriter(url_of(bulk))) as writer:
+        assert writer.write(task, reader) == (ChunkStatus.DONE, 2)
+    assert rows_of(bulk, 'SELECT "id", TO_CHAR("price") FROM "SHOP"."shop" ORDER BY "id"') == [
+        (1, "1.25"), (2, "2.5"),
+    ]  # fmt: skip
+
+
+def test_an_existing_table_is_checked(bulk: OracleBulk) -> None:
+    """Another shape is refused, before anything is created."""
+    with connect(url_of(bulk), autocommit=True) as connection:
+        connection.run('CREATE TABLE "SHOP"."shop" ("id" NUMBER(19) NOT NULL, "code" NUMBER(10))')
+    with pytest.raises(TargetShapeDiffers, match=r"id is NUMBER\(19,0\), expected NUMBER\(10\)"):
+        bulk.create([SALE, SHOP])
+    query = "SELECT table_name FROM all_tables WHERE owner = 'SHOP' ORDER BY 1"
+    assert rows_of(bulk, query) == [("shop",)]
+
+
+def test_a_wider_table_with_a_column_of_its_own_is_taken(bulk: OracleBulk) -> None:
+    """The definition says whether wider types are allowed; the own column may be left out."""
+    with connect(url_of(bulk), autocommit=True) as connection:
+        connection.run(
+            'CREATE TABLE "SHOP"."shop" ("id" NUMBER(19) NOT NULL, "code" VARCHAR2(99 CHAR),'
+            ' "price" NUMBER(12,2), "own" NUMBER(10))'
+        )
+    assert bulk.create([replace(SHOP, widens=True)]) == []
+
+
+def test_a_table_with_foreign_keys_or_triggers_is_refused(bulk: OracleBulk) -> None:
+    """Rows arrive in any order."""
+    with connect(url_of(bulk), autocommit=True) as connection:
+        connection.run('CREATE TABLE "SHOP"."shop" ("id" NUMBER(10) PRIMARY KEY)')
+        connection.run(
+            'CREATE TABLE "SHOP"."sale" ("id" NUMBER(10), "shop" NUMBER(10) REFERENCES'
+            ' "SHOP"."shop" ("id"))'
+        )
+    found = bulk.look([TableName("SHOP", "shop"), TableName("SHOP", "sale")])
+    assert "has foreign key" in found.refusals[TableName("SHOP", "sale")].message
+    assert "DISABLE CONSTRAINT" in found.refusals[TableName("SHOP", "sale")].hint
+    assert found.empty == {TableName("SHOP", "shop"): True, TableName("SHOP", "sale"): True}
+
+
+def test_a_load_that_is_killed_while_it_creates_continues(
+    bulk: OracleBulk, server: OracleServer
+) -> None:
+    """A table that was created before the kill is ours, and gets its keys."""
+
+    def kill(text: str) -> None:
+        if text.startswith('CREATE TABLE "SHOP"."sale"'):
+            raise FaultInjected("killed")
+
+    server.on_statement = kill
+    with pytest.raises(FaultInjected):
+        bulk.create([SHOP, SALE])
+    server.on_statement = lambda _: None
+    with closing(
+        OracleBulk(url_of(bulk), {"public": "SHOP"}, application_name="test", servers=SERVERS)
+    ) as again:
+        assert again.create([SHOP, SALE]) == []
+        again.add_keys([SHOP, SALE], threads=1, stop=lambda: False)
+    query = "SELECT constraint_name FROM all_constraints WHERE owner = 'SHOP' ORDER BY 1"
+    keys = {name for (name,) in rows_of(bulk, query)}
+    assert {"sale_pk", "shop_pk", "shop_by_code"} <= keys
+
+
+def test_a_plan_that_is_killed_while_it_begins_leaves_no_old_row(
+    bulk: OracleBulk, server: OracleServer
+) -> None:
+    """Rows of the plan before are gone once the new plan is written."""
+    (plan,) = load(bulk, SHOP)
+    write(bulk, plan, 0, (1, "a", None))
+
+    def kill(text: str) -> None:
+        if text.startswith("DELETE FROM"):
+            raise FaultInjected("killed")
+
+    server.on_statement = kill
+    with pytest.raises(FaultInjected):
+        bulk.begin_afresh([replace_plan(plan, "plan-2")])
+    server.on_statement = lambda _: None
+    assert {mark.plan for mark in bulk.marks().values()} == {"plan-1"}
+    bulk.begin_afresh([replace_plan(plan, "plan-2")])
+    assert rows_of(bulk, 'SELECT "id" FROM "SHOP"."shop"') == []
+    assert bulk.read_done() == {}
+
+
+def test_a_table_that_cannot_be_truncated_is_emptied_by_delete(
+    bulk: OracleBulk, server: OracleServer
+) -> None:
+    """A foreign key refers to it, or a session of a lost worker uses it."""
+    (plan,) = load(bulk, SHOP)
+    write(bulk, plan, 0, (1, "a", None))
+    for number in (2266, 54):
+        server.fail_next(number, "TRUNCATE TABLE")
+        bulk.begin_afresh([replace_plan(plan, f"plan-{number}")])
+        assert rows_of(bulk, 'SELECT "id" FROM "SHOP"."shop"') == []
+        plan = replace_plan(plan, f"plan-{number}")
+        write(bulk, plan, 0, (1, "a", None))
+
+
+def test_deferred_keys_are_created_and_dropped(bulk: OracleBulk) -> None:
+    """A key whose rows are equal in it names its columns, not the values."""
+    (plan,) = load(bulk, SHOP)
+    write(bulk, plan, 0, (1, "a", None), (2, "a", None))
+    (key,) = bulk.deferred_keys(SHOP)
+    table = DeferredTable(
+        source=SHOP.name, target=TableName("SHOP", "shop"), settled=1, keys=(key,)
+    )
+    with pytest.raises(PenstockError, match="rows have the same values in code"):
+        add_deferred_keys(url_of(bulk), table)
+    with connect(url_of(bulk), autocommit=True) as connection:
+        connection.run('DELETE FROM "SHOP"."shop" WHERE "id" = 2')
+    assert add_deferred_keys(url_of(bulk), table) == []
+    assert add_deferred_keys(url_of(bulk), table) == []
+    query = "SELECT constraint_name FROM all_constraints WHERE owner = 'SHOP' ORDER BY 1"
+    assert ("shop_by_code",) in rows_of(bulk, query)
+    assert drop_deferred_keys(url_of(bulk), table) == []
+    assert ("shop_by_code",) not in rows_of(bulk, query)
+
+
+def test_a_unique_key_with_null_in_some_columns(bulk: OracleBulk) -> None:
+    """Oracle takes (1, NULL) and (1, NULL) for equal; the source does not."""
+    key = UniqueKey(name="both", columns=("id", "code"), definition="UNIQUE (id, code)",
+                    is_constraint=True)  # fmt: skip
+    table = replace(SHOP, primary_key=(), identity_columns=(), unique_keys=(key,))
+    shape = TableShape.of(table, TableName("SHOP", "shop"), SERVERS)
+    assert shape.unique_key_sql(key) == (
+        'CREATE UNIQUE INDEX "SHOP"."shop_both" ON "SHOP"."shop"'
+        ' (CASE WHEN "code" IS NOT NULL THEN "id" END,'
+        ' CASE WHEN "code" IS NOT NULL THEN "code" END)'
+    )
+
+
+def test_names_of_a_schema_begin_with_the_tables() -> None:
+    """Two tables may have keys of one name at the source; here they would be one."""
+    shape = TableShape.of(SHOP, TableName("SHOP", "shop"), SERVERS)
+    assert shape.own_name("by_code") == "shop_by_code"
+    assert shape.own_name("shop_key") == "shop_key"
+    old = replace_version(SERVERS, (12, 1))
+    short = TableShape.of(SHOP, TableName("SHOP", "shop"), old).own_name("x" * 40)
+    assert len(short.encode()) <= 30
+
+
+def replace_version(servers: ServerPair, version: tuple[int, ...]) -> ServerPair:
+    """Return the servers with another version of the target."""
+    return replace(servers, target=Server(engine=Engine.ORACLE, version=version))
