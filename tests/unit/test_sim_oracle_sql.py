@@ -623,7 +623,7 @@ def test_a_direct_path_load_commits(place: Place) -> None:
 
 @pytest.mark.parametrize(("wait", "code"), [("NOWAIT", 54), ("WAIT 0", 30006), ("", 60)])
 def test_a_locked_row_makes_others_wait(place: Place, wait: str, code: int) -> None:
-    """They wait for no time, for some seconds, or until the model's limit."""
+    """A session waits for no time, for some seconds, or until the model's limit."""
     place.run("CREATE TABLE shop.t (id NUMBER)", "INSERT INTO shop.t VALUES (1)")
     place.connection.commit()
     place.server.lock_timeout_s = 0.05
