@@ -301,7 +301,7 @@ def test_any_logs(seed: int) -> None:
     assert [(one.thread, one.sequence) for one in found] == sorted(needed)
     for one in found:
         live = [log for log in logs if isinstance(log, OnlineLog)]
-        status = {(log.thread, log.sequence): log.status for log in live}
+        states = {(each.thread, each.sequence): each.status for each in live}
         archived = {(log.thread, log.sequence) for log in logs if isinstance(log, ArchivedLog)}
         key = one.thread, one.sequence
-        assert one.is_online == (status.get(key) == "CURRENT" or key not in archived)
+        assert one.is_online == (states.get(key) == "CURRENT" or key not in archived)
