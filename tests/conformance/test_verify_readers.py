@@ -358,7 +358,8 @@ def test_nothing_is_unread_before_anything_was_captured(
 
 def test_equal_tables_are_equal(both: BothSides) -> None:
     """Tables with NULL, empty and long texts are equal whatever the order of their writes."""
-    texts = (None, "", "x", "a|b", "é", "N")
+    is_null = has_quotes(both.source) or has_quotes(both.target)  # of an empty text
+    texts = (None, None if is_null else "", "x", "a|b", "é", "N")
     both.make(KEYED, [(i, texts[i % len(texts)]) for i in range(ROWS)])
     both.target.run("delete from t where id < 900")
     insert(both.target, "t", [(i, texts[i % len(texts)]) for i in reversed(range(900))])
