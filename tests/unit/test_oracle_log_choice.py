@@ -300,7 +300,7 @@ def test_any_logs(seed: int) -> None:
     assert not isinstance(found, Missing), str(found)
     assert [(one.thread, one.sequence) for one in found] == sorted(needed)
     for one in found:
-        live = [log for log in logs if isinstance(log, OnlineLog)]
+        live: list[OnlineLog] = [log for log in logs if isinstance(log, OnlineLog)]
         states = {(each.thread, each.sequence): each.status for each in live}
         archived = {(log.thread, log.sequence) for log in logs if isinstance(log, ArchivedLog)}
         key = one.thread, one.sequence

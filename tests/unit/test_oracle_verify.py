@@ -21,7 +21,7 @@ from penstock.engines.oracle import checksum
 from penstock.engines.oracle.connect import Connection, connect
 from penstock.engines.oracle.reading.catalog import read_definitions
 from penstock.engines.oracle.target.repair import OracleRepair
-from penstock.engines.oracle.verify import VERIFIER
+from penstock.engines.oracle.verify import VERIFIER, OracleVerifyReader
 from penstock.model import TableName
 from penstock.ports.bulk import Chunk, ChunkTask
 from penstock.ports.target import Applied
@@ -225,6 +225,7 @@ def test_a_cancelled_reader_gives_no_part_of_its_rows(
     """A read that goes on, and one that begins later, end with an error."""
     del tables
     with VERIFIER.open_target(url, sessions=1) as reader:
+        assert isinstance(reader, OracleVerifyReader)
         (part, *_), _ = reader.parts(THERE, "target")
         shown = Image(key=_cells("ID"), row=_cells("ID"))
         query = checksum.bucket_query(shown, part, 4, Hasher.SHARED)

@@ -46,7 +46,6 @@ from penstock.ports.source import (
     Ranges,
     ServerEnd,
     SourceEngine,
-    SourceStream,
 )
 
 SAVE_INTERVAL_S = 10.0
@@ -261,7 +260,7 @@ class OracleEngine(SourceEngine):
         return None
 
     @contextmanager
-    def stream(self, durable: FlushPoint) -> Iterator[SourceStream]:
+    def stream(self, durable: FlushPoint) -> Iterator[RedoStream]:
         """Return a stream of the redo."""
         assert self._place is not None, "begin() comes first"
         assert self._captures is not None, "begin() comes first"
