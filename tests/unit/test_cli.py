@@ -175,7 +175,15 @@ def test_each_error_has_a_code_of_its_own_and_is_documented() -> None:
 def test_findings_of_doctor_are_documented() -> None:
     """docs/doctor.md, or the page of an engine, lists the code of every check."""
     docs = Path(__file__).parents[2] / "docs"
-    names = ("doctor.md", "ignite.md", "lake.md", "mysql.md", "sqlserver.md", "yugabyte.md")
+    names = (
+        "doctor.md",
+        "ignite.md",
+        "lake.md",
+        "mysql.md",
+        "oracle.md",
+        "sqlserver.md",
+        "yugabyte.md",
+    )
     page = "".join((docs / name).read_text(encoding="utf-8") for name in names)
     assert [check.code for check in every_check() if check.code not in page] == []
 

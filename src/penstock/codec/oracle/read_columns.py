@@ -223,7 +223,7 @@ def _large(values: Any, plan: Plan, is_there: Any) -> Any:
     if pa.types.is_null(values.type):
         values = pa.nulls(len(values), kind)
     empty = pa.scalar(b"" if pa.types.is_binary(kind) else "", kind)
-    is_empty = pc.and_(pc.not_equal(is_there.cast(pa.float64()), 0.0), values.is_null())
+    is_empty = pc.and_(pc.not_equal(cast_exactly(is_there, pa.float64()), 0.0), values.is_null())
     return pc.if_else(is_empty, empty, cast_exactly(values, kind))
 
 

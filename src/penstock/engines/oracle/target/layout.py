@@ -240,9 +240,7 @@ def convert_values(values: Any, column: Column, form: Staged, relation: Relation
     values = cast_exactly(values, arrow_type(column.neutral))
     if pa.types.is_timestamp(values.type):
         _check_years(values, column, relation)
-        return values.cast(_TIMESTAMP)  # the moment in UTC
-    if column.neutral == "bool":
-        return values.cast(kind)
+        return cast_exactly(values, _TIMESTAMP)  # the moment in UTC
     return cast_exactly(values, kind)
 
 
