@@ -346,7 +346,7 @@ class Database:
     ) -> Table:
         """Add a table without writing redo."""
         chosen = container or (self.pdbs[0] if self.pdbs else "CDB$ROOT")
-        number = object_id or next(self._objects)
+        number = object_id or self._find_free_number()
         version = make_version(
             owner, name, columns, key=key, supplemental=supplemental, object_id=number
         )
@@ -355,6 +355,9 @@ class Database:
         self.tables[(chosen, owner, name)] = table
         self.users.add(owner)
         return table
+
+    def _find_free_number(self) -> int:
+        return next(one for one in self._objects if self.find_table(one) is None)
 
     def define_table(
         self, owner: str, name: str, columns: tuple[Column, ...], text: str, **flags: Any
