@@ -57,7 +57,7 @@ demo: $(VENV)/.package ## copy a busy shop between two embedded servers, keep it
 
 TEST := PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal
 
-test: setup ## all cheap tests, and a draw of the expensive ones, another one at every commit: 27 minutes (what CI runs)
+test: setup ## all cheap tests, and a draw of the expensive ones, another one at every commit: 34 minutes (what CI runs)
 	$(TEST) -m "not long" --draw $(DRAW)
 
 test-all: setup ## every test on every server that it could run with, faults and long ones too: hours
