@@ -80,6 +80,7 @@ class Connection:
 
     def __init__(self, redo: Redo, columns: dict[str, str]) -> None:
         self._redo, self._columns = redo, columns
+        self._low, self._high = 0, HUGE
 
     def execute(self, sql: str, **_: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a view."""
@@ -107,10 +108,16 @@ class Connection:
 
     def rows(self, _sql: str, **_: Any) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows of the window."""
-        yield from self._redo.rows()
+        for part in self._redo.rows():
+            if part and self._low <= part[0][0] and part[-1][0] <= self._high:
+                yield part
+            else:
+                yield [row for row in part if self._low <= row[0] <= self._high]
 
-    def run(self, _sql: str, **_: Any) -> int:
-        """Do nothing."""
+    def run(self, _sql: str, low: int | None = None, high: int | None = None, **_: Any) -> int:
+        """Note the bounds of a window."""
+        if low is not None and high is not None:
+            self._low, self._high = low, high
         return 0
 
     def close(self) -> None:
