@@ -23,7 +23,7 @@ _UPPER = re.compile(r"~([A-Z])")
 
 
 def column_name(name: str) -> str:
-    """Return SQLite's name for a column or table, since SQLite does not tell cases apart."""
+    """Return SQLite's name for a column or table, since SQLite ignores the case."""
     return _LOWER.sub(lambda match: f"~{match[0].upper()}", name)
 
 

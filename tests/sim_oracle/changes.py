@@ -292,7 +292,7 @@ def _change(session: Session, table: Table, tree: exp.Expr, binds: dict[str, Any
 
 
 def _assignments(nodes: Iterable[Any]) -> tuple[list[str], list[Any]]:
-    """Return columns and expressions of a SET list; `(a, b) = (SELECT ..)` is taken apart."""
+    """Return columns and expressions of a SET list; `(a, b) = (SELECT ..)` is divided."""
     names: list[str] = []
     wanted: list[Any] = []
     for one in nodes:

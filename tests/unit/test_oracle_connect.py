@@ -158,7 +158,7 @@ def test_a_slow_statement_is_interrupted(server: Server) -> None:
 
 
 def test_connections_that_fail(server: Server) -> None:
-    """Password, service and listener are told apart, and no message has the password."""
+    """Password, service and listener have different errors, and no message has the password."""
     with pytest.raises(LoginRefused) as refused:
         connect(url_of(server, password="wr0ng"))
     assert "wr0ng" not in str(refused.value)

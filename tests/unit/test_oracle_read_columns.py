@@ -121,7 +121,7 @@ def test_values_are_those_of_the_log(
 
 @pytest.mark.parametrize(("base", "kind"), [("CLOB", TEXT), ("NCLOB", TEXT), ("BLOB", BYTES)])
 def test_an_empty_lob_is_not_null(base: str, kind: pa.DataType) -> None:
-    """The driver returns NULL for both; the second expression tells them apart."""
+    """The driver returns NULL for both; the second expression distinguishes them."""
     empty: Any = b"" if base == "BLOB" else ""
     full: Any = b"ab" if base == "BLOB" else "ab"
     made = make(base, [(None, 1), (None, 0), (full, 1), (empty, 1)], kind)

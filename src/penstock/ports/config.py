@@ -157,11 +157,11 @@ class ChangeExtractorSection:
         binlog_file: With binlog_position, the begin of a new log (MySQL, mode change); the present
             position by default.
         server_id: Our id as a replica; 0: made from the pipeline's name and directory.
-        start_lsn: The begin of a new log (SQL Server, mode change), in any spelling of an LSN; the
+        start_lsn: The begin of a new log (mode change), in any spelling of an LSN; the
             present position by default.
-        start_scn: The begin of a new log (Oracle, mode change); the present position by default.
-        transaction_rows_max: Rows of a transaction at which Oracle's log stops; 0: no limit.
-        transaction_hours_max: Age of an open transaction at which Oracle's log stops; 0: no limit.
+        start_scn: The begin of a new log as an SCN (mode change); the present position by default.
+        transaction_rows_max: Rows of a transaction at which the extractor stops; 0: no limit.
+        transaction_hours_max: Age of an open transaction at which the extractor stops; 0: no limit.
     """
 
     exit_when_idle: bool = False

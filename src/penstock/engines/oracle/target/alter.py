@@ -117,7 +117,7 @@ class Alterer:
                     table=str(self.table.name),
                 )
 
-    def finish_halves(self) -> list[Alteration]:
+    def finish_started(self) -> list[Alteration]:
         """Return the new names of columns whose change was interrupted after the old one went."""
         return [
             Alteration(self._rename_sql(new, column.name), f"column {column.name} has its new type")

@@ -80,7 +80,7 @@ class Reshaping:
         target, record, relation = self.target, self.record, self.relation
         types = rules_of(target.translation.engine)
         leaving, coming = computed_changes(record, relation)
-        self._execute_all(self._alterer(record).finish_halves())
+        self._execute_all(self._alterer(record).finish_started())
         aside = self._names_in_the_way()
         if aside:
             self._execute_all(self._alterer(record).set_aside(aside))
