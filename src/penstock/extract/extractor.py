@@ -1,10 +1,10 @@
 """Write a source's stream into the change log, until stopped.
 
 The loop of Wirekite's guide: wait for runs, write them, make them durable, acknowledge to the
-source, rotate at a COMMIT, record the file. The position on disk determines where to
-continue after any failure, so a lost connection and a killed process are handled alike. No other module of this
-package knows the log, and this one knows no engine (`ports/source.py`). Not here: the progress
-table, which is reached through `ProgressRecorder`.
+source, rotate at a COMMIT, record the file. The position on disk determines where to continue
+after any failure, so a lost connection and a killed process are handled alike. No other module of
+this package knows the log, and this one knows no engine (`ports/source.py`). Not here: the
+progress table, which is reached through `ProgressRecorder`.
 """
 
 from __future__ import annotations
