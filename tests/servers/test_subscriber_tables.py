@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.pipelines.pipeline import penstock
-from harness.servers.engines import Place, insert, new_place
+from harness.servers.engines import FIRST, Place, insert, new_place
 from harness.servers.subscribers import Served, Subscriber
 from plugins.postgres import Server
 from plugins.shared import SharedServers
@@ -21,7 +21,7 @@ TABLES = (
 ROWS = [(1, 10, "1.50", "a"), (2, None, None, None)]
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
+@pytest.fixture(params=[FIRST, "mariadb"])
 def served(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Served]:
