@@ -1,4 +1,4 @@
-"""The built HTML: it builds without a warning, each link leads somewhere, and search finds words."""
+"""The built HTML: it builds without a warning, links lead somewhere, and search finds words."""
 
 from __future__ import annotations
 

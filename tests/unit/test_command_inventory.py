@@ -15,12 +15,12 @@ VALUE = re.compile(r"(?:(read|same) (tests/\S+?\.py)(?:::(\w+))?|not run: (\S.+)
 
 
 @cache
-def listed() -> dict[str, dict[str, str]]:
+def read_list() -> dict[str, dict[str, str]]:
     """Return what is listed: by page and command what runs it."""
     return tomllib.loads(LIST.read_text(encoding="utf-8"))
 
 
-def shown() -> dict[str, list[str]]:
+def find_shown() -> dict[str, list[str]]:
     """Return the commands that the pages show, by page."""
     found = {
         page.relative_to(ROOT).as_posix(): commands(page.read_text(encoding="utf-8"))
@@ -31,15 +31,15 @@ def shown() -> dict[str, list[str]]:
 
 def test_the_list_has_the_commands_of_the_pages_and_no_others() -> None:
     """A new command needs a line in tests/data/commands.toml: its test, or the reason."""
-    wanted = {(page, command) for page, some in shown().items() for command in some}
-    have = {(page, command) for page, some in listed().items() for command in some}
+    wanted = {(page, command) for page, some in find_shown().items() for command in some}
+    have = {(page, command) for page, some in read_list().items() for command in some}
     assert {"new": wanted - have, "gone": have - wanted} == {"new": set(), "gone": set()}
 
 
-@pytest.mark.parametrize("page", sorted(listed()))
+@pytest.mark.parametrize("page", sorted(read_list()))
 def test_what_the_list_names_exists(page: str) -> None:
     """A test exists; one that reads the page names it, or takes all pages of a list with it."""
-    for command, value in listed()[page].items():
+    for command, value in read_list()[page].items():
         match = VALUE.fullmatch(value)
         assert match is not None, f"{command}: {value}"
         how, file, function, _ = match.groups()
