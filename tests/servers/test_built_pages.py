@@ -42,7 +42,7 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The documentation as HTML; a warning is an error, as with `make docs`."""
     out = tmp_path_factory.mktemp("html")
     done = subprocess.run(
@@ -61,9 +61,9 @@ def read_page(path: Path) -> Page:
     return Page(path.read_text(encoding="utf-8"))
 
 
-def broken_links(built: Path) -> Iterator[str]:
+def broken_links(html: Path) -> Iterator[str]:
     """Yield each link within the pages to a file or an anchor that does not exist."""
-    for path in sorted(built.rglob("*.html")):
+    for path in sorted(html.rglob("*.html")):
         for link in read_page(path).links:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
@@ -71,7 +71,7 @@ def broken_links(built: Path) -> Iterator[str]:
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             if target.is_dir():
                 target /= "index.html"
-            shown = f"{path.relative_to(built)}: {link}"
+            shown = f"{path.relative_to(html)}: {link}"
             if not target.is_file() or (
                 parts.fragment
                 and target.suffix == ".html"
@@ -80,10 +80,10 @@ def broken_links(built: Path) -> Iterator[str]:
                 yield shown
 
 
-def test_each_link_leads_to_a_file_and_an_anchor(built: Path) -> None:
+def test_each_link_leads_to_a_file_and_an_anchor(html: Path) -> None:
     """Links of every page, of its menu and of its images are whole."""
-    assert sum(len(read_page(path).links) for path in built.rglob("*.html")) > 2000
-    assert list(broken_links(built)) == []
+    assert sum(len(read_page(path).links) for path in html.rglob("*.html")) > 2000
+    assert list(broken_links(html)) == []
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
@@ -93,18 +93,18 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     assert [one.partition(": ")[2] for one in broken_links(tmp_path)] == ["b.html#no", "c.html"]
 
 
-def test_every_page_is_in_the_menu(built: Path) -> None:
+def test_every_page_is_in_the_menu(html: Path) -> None:
     """Each Markdown page is built, and the start page links it."""
-    start = {urlsplit(link).path for link in read_page(built / "index.html").links}
+    start = {urlsplit(link).path for link in read_page(html / "index.html").links}
     for page in DOCS.rglob("*.md"):
         name = page.relative_to(DOCS).with_suffix(".html").as_posix()
-        assert (built / name).is_file()
+        assert (html / name).is_file()
         assert name == "index.html" or name in start, name
 
 
-def test_the_search_finds_codes_and_words(built: Path) -> None:
+def test_the_search_finds_codes_and_words(html: Path) -> None:
     """The index knows error codes, settings and commands, each with its page."""
-    text = (built / "searchindex.js").read_text(encoding="utf-8")
+    text = (html / "searchindex.js").read_text(encoding="utf-8")
     index = json.loads(re.sub(r"^Search\.setIndex\((.*)\)\s*$", r"\1", text, flags=re.DOTALL))
     pages = index["docnames"]
     for word, page in (("pg51", "errors"), ("pg51", "troubleshooting"), ("curl", "stage")):

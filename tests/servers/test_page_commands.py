@@ -47,7 +47,7 @@ def penstock_commands() -> Iterator[list[str]]:
                 yield words[1:]
 
 
-def chosen(when: str) -> list[list[str]]:
+def choose(when: str) -> list[list[str]]:
     """Return the commands for shop.toml whose turn this is, each once."""
     found = {
         tuple(words): words
@@ -57,7 +57,7 @@ def chosen(when: str) -> list[list[str]]:
     return list(found.values())
 
 
-def typed(*words: str) -> Ran:
+def run_typed(*words: str) -> Ran:
     """Run a command; check that it succeeds."""
     done = penstock(*words, timeout_s=WITHIN_S)
     assert done.code == 0, (words, done.out[-2000:], done.err[-2000:])
@@ -83,22 +83,22 @@ def shop(source_url: str, target_url: str, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.usefixtures("shop")
 def test_commands_on_a_pipeline() -> None:
     """Doctor first; then all others beside a run; then web pages; then resets, from the last."""
-    for words in chosen(BEFORE):
-        typed(*words)
+    for words in choose(BEFORE):
+        run_typed(*words)
     with ExitStack() as stack:
         run = stack.enter_context(Process(Path("shop.toml")))
         run.until(lambda: any("bulk load done" in one for one in run.events), "rows", WITHIN_S)
-        for words in sorted(chosen(BESIDE), key=lambda words: words[0] == "table"):
-            typed(*words)
-        for words in chosen(SERVING):
+        for words in sorted(choose(BESIDE), key=lambda words: words[0] == "table"):
+            run_typed(*words)
+        for words in choose(SERVING):
             web = stack.enter_context(Process(Path(words[1]), words[0], *words[2:], "--port", "0"))
             web.until(lambda web=web: web.out, "its address", 60)
             web.stop(signal.SIGINT)
         run.stop(signal.SIGINT)
-    resets = chosen(LAST)
+    resets = choose(LAST)
     assert [words[-1] for words in resets].count("--target") == 1
     for words in resets:
-        typed(*words, "--yes")
+        run_typed(*words, "--yes")
 
 
 def test_commands_with_two_urls(shop: Path, source_url: str, target_url: str) -> None:
@@ -110,7 +110,7 @@ def test_commands_with_two_urls(shop: Path, source_url: str, target_url: str) ->
         assert source.startswith("postgresql://")
         assert target.partition("://")[0] in ("postgresql", "mysql")
         options = more if command == "copy" else ["--file", "written.toml", *more]
-        typed(command, source_url, target_url, *options)
+        run_typed(command, source_url, target_url, *options)
         with psycopg.connect(target_url, autocommit=True) as connection:
             if command == "copy":
                 rows = connection.execute("select * from orders order by id").fetchall()

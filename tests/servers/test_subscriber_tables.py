@@ -22,7 +22,7 @@ ROWS = [(1, 10, "1.50", "a"), (2, None, None, None)]
 
 
 @pytest.fixture(params=[FIRST, "mariadb"])
-def served(
+def log_server(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Served]:
     """A served log of a source with two tables."""
@@ -39,12 +39,14 @@ def served(
             place.forget_log()
 
 
-def test_the_statements_create_what_a_subscription_needs(served: Served, postgres: Server) -> None:
+def test_the_statements_create_what_a_subscription_needs(
+    log_server: Served, postgres: Server
+) -> None:
     """A subscriber that runs the statements, and nothing else, gets the rows of both tables."""
-    place: Place = served.place
-    done = penstock("plan", served.path, "--ddl", "--json")
+    place: Place = log_server.place
+    done = penstock("plan", log_server.path, "--ddl", "--json")
     assert done.code == 0, done.err
-    subscriber = Subscriber(postgres, served, *done.result["statements"])
+    subscriber = Subscriber(postgres, log_server, *done.result["statements"])
     try:
         subscriber.subscribe()
         insert(place, "item", ROWS)
@@ -61,11 +63,11 @@ def test_the_statements_create_what_a_subscription_needs(served: Served, postgre
         subscriber.drop()
 
 
-def test_pg_dump_is_told_what_to_run(served: Served, postgres: Server) -> None:
+def test_pg_dump_is_told_what_to_run(log_server: Served, postgres: Server) -> None:
     """The real program ends with an error that names the command."""
     program = postgres.bindir / "pg_dump"
     done = subprocess.run(
-        [str(program), "--schema-only", "--dbname", served.connection()],
+        [str(program), "--schema-only", "--dbname", log_server.connection()],
         capture_output=True,
         text=True,
         check=False,

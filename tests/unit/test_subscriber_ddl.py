@@ -22,7 +22,7 @@ SERVE = '[serve]\nlisten = "127.0.0.1:0"\nusers = { repl = "${SERVE_PASSWORD}" }
 
 
 def column(name: str, kind: str, **more: object) -> Column:
-    """Return a column of a log whose neutral type does not matter here."""
+    """Return a column of a log without a neutral type of its own."""
     return Column(name=name, source_type=kind, neutral="string", **more)  # type: ignore[arg-type]
 
 
