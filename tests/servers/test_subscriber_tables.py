@@ -39,9 +39,7 @@ def log_server(
             place.forget_log()
 
 
-def test_the_statements_create_what_a_subscription_needs(
-    log_server: Served, postgres: Server
-) -> None:
+def test_a_subscription_needs_no_other_statement(log_server: Served, postgres: Server) -> None:
     """A subscriber that runs the statements, and nothing else, gets the rows of both tables."""
     place: Place = log_server.place
     done = penstock("plan", log_server.path, "--ddl", "--json")
