@@ -1,9 +1,9 @@
 """A pause is not a stall: how long a pipeline needs after its processes stood still.
 
-All processes of a running pipeline (or one half's, or the source's sender) are stopped by SIGSTOP, as
-a moved virtual machine or a suspended laptop stops them. Meanwhile W's changes are committed; then
-the processes continue. The time runs from there until the last change is visible. Beside it: the
-same changes and a pipeline that was not stopped, from the last commit on.
+All processes of a running pipeline (or one half's, or the source's sender) are stopped by SIGSTOP,
+as a moved virtual machine or a suspended laptop stops them. Meanwhile W's changes are committed;
+then the processes continue. The time runs from there until the last change is visible. Beside it:
+the same changes and a pipeline that was not stopped, from the last commit on.
 
 Estimate: 500,000 changes of W are a backlog of some 4 s on two cores (docs/performance.md), and a
 pause adds nothing to that. The first round of each kind, and one that takes more than twice the
