@@ -377,13 +377,27 @@ class Supervisor:
                 half.child.kill_group()
 
 
-def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
+def run_pipeline(
+    config: Config,
+    view: View,
+    *,
+    verbose: bool = False,
+    stop: StopRequest | None = None,
+    on_started: Callable[[], object] = lambda: None,
+) -> None:
     """Run a pipeline until it is done or stopped.
 
     Raises PreflightFailed or AlreadyRunning with nothing changed, NewTable, HalfFailed with the
     error of the process that ended, SystemExit after a second signal.
+
+    Args:
+        config: The pipeline.
+        view: Shows what happens.
+        verbose: Print diagnostics, too.
+        stop: Request for an end, for other threads; signals are added to it.
+        on_started: Called once, when all checks have passed and the processes are about to start.
     """
-    stop = StopRequest()
+    stop = stop or StopRequest()
     with ExitStack() as stack:
         stack.callback(view.close)
         stack.enter_context(stop_on_signals(stop, hurry=False))
@@ -426,6 +440,7 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
         def is_log_done() -> bool:
             return load_done(config.layout.log) is not None
 
+        on_started()
         Supervisor(
             halves, stop, on_event=view.event, on_tick=on_tick, is_log_done=is_log_done
         ).run()
