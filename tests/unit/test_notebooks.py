@@ -35,7 +35,7 @@ TRACES = re.compile(
 )
 
 
-def named() -> list[Any]:
+def name_notebooks() -> list[Any]:
     """Return every notebook, with its name as id."""
     return [pytest.param(path, id=path.stem) for path in NOTEBOOKS]
 
@@ -52,9 +52,9 @@ def test_the_page_lists_the_notebooks() -> None:
     assert len(NOTEBOOKS) == 5
 
 
-@pytest.mark.parametrize("path", named())
+@pytest.mark.parametrize("path", name_notebooks())
 def test_a_notebook_was_run_from_top_to_bottom(path: Path) -> None:
-    """Its cells are numbered in their order, none failed, and there are results."""
+    """Cells are numbered in their order, none failed, and there are results."""
     cells = code_cells(path)
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     kinds = {one["output_type"] for cell in cells for one in cell["outputs"]}
@@ -63,14 +63,14 @@ def test_a_notebook_was_run_from_top_to_bottom(path: Path) -> None:
     assert {one["name"] for cell in cells for one in cell["outputs"] if "name" in one} <= {"stdout"}
 
 
-@pytest.mark.parametrize("path", named())
+@pytest.mark.parametrize("path", name_notebooks())
 def test_a_notebook_is_short(path: Path) -> None:
-    """It has five to ten cells of code, and is a file that a reader's browser shows."""
+    """A notebook has five to ten cells of code, and is a file that a reader's browser shows."""
     assert len(code_cells(path)) in CELLS
     assert path.stat().st_size < BYTES_MAX
 
 
-@pytest.mark.parametrize("path", named())
+@pytest.mark.parametrize("path", name_notebooks())
 def test_a_notebook_has_no_trace_of_a_machine(path: Path) -> None:
     """Neither code nor results name its folders, addresses or passwords."""
     for number, cell in enumerate(MODULE["load"](path)["cells"], 1):
@@ -84,7 +84,7 @@ def test_a_notebook_has_no_trace_of_a_machine(path: Path) -> None:
                 assert not pattern.search(text), (number, pattern.search(text))
 
 
-@pytest.mark.parametrize("path", named())
+@pytest.mark.parametrize("path", name_notebooks())
 def test_a_notebook_is_as_the_program_writes_it(path: Path) -> None:
     """`python .ci/notebooks.py` changes results and nothing else."""
     notebook = MODULE["load"](path)
@@ -92,7 +92,7 @@ def test_a_notebook_is_as_the_program_writes_it(path: Path) -> None:
     assert MODULE["dump"](notebook) == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", named())
+@pytest.mark.parametrize("path", name_notebooks())
 def test_links_of_a_notebook_lead_to_files(path: Path) -> None:
     """A relative link names a file that exists."""
     cells = MODULE["load"](path)["cells"]
@@ -102,7 +102,7 @@ def test_links_of_a_notebook_lead_to_files(path: Path) -> None:
 
 
 def test_traces_are_found() -> None:
-    """What must not be in a notebook is recognized."""
+    """Folders, passwords and addresses are recognized."""
     for text in (
         "in /tmp/tmpabc/shop",
         "/home/me/shop",

@@ -69,10 +69,10 @@ def test_a_command_calls_the_method_of_its_name(
 ) -> None:
     """The command line has no second implementation."""
 
-    def reached(*_: object, **__: object) -> None:
+    def raise_error(*_: object, **__: object) -> None:
         raise Reached("reached")
 
-    monkeypatch.setattr(owner, method, reached)
+    monkeypatch.setattr(owner, method, raise_error)
     names = [] if words[0] != "table" or words[1] == "ls" else ["public.item"]
     code, _, err = call_cli(capsys, *words, str(path), *names)
     assert code == 1
@@ -176,7 +176,7 @@ def test_another_thread_stops_a_run(path: Path, run: Run) -> None:
 
 
 def test_a_block_has_a_run(path: Path, run: Run) -> None:
-    """It begins when the checks have passed; at its end the run has ended."""
+    """The block begins when the checks have passed; at its end the run has ended."""
     with Pipeline(path).running() as running:
         assert run.started.wait(WITHIN_S)
         assert running.is_alive
@@ -192,7 +192,7 @@ def test_a_run_whose_checks_fail_never_begins(path: Path, run: Run) -> None:
 
 
 def test_the_end_of_the_block_raises_the_error_of_the_run(path: Path, run: Run) -> None:
-    """A run that failed is no success, even if the block did not notice."""
+    """A run that failed raises, even if the block did not notice."""
     run.after = Reached("it failed")
     with pytest.raises(Reached, match="it failed"), Pipeline(path).running():
         run.go.set()
@@ -381,7 +381,7 @@ def test_a_program_without_diagnostics_gets_none(
 
 @pytest.mark.usefixtures("fresh_structlog")
 def test_a_program_keeps_its_own_diagnostics(tmp_path: Path) -> None:
-    """Its lines never go to a file of penstock, and those of penstock go where its own do."""
+    """Lines of a program never go to a file of penstock, and those of penstock go where its own do."""
     lines: list[Any] = []
 
     def keep(_logger: object, _name: str, line: Any) -> str:

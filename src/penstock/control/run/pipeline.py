@@ -119,7 +119,7 @@ class Pipeline:
     def status(self) -> Status:
         """Return what the pipeline is doing: steps, tables, positions, processes, lag, consumers.
 
-        A server that cannot be asked is named in `Status.outages`; it is no error.
+        A server that cannot be asked is named in `Status.outages`, and no error is raised.
         """
         from penstock.control.status.status import read_status
 
@@ -335,7 +335,7 @@ class Running:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the run has not ended."""
+        """True until the run has ended."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
