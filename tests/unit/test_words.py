@@ -137,7 +137,7 @@ def test_a_notebook_is_read() -> None:
     """Its markdown, its comments and its docstrings are."""
     cells = [
         {"cell_type": "markdown", "source": ["# A page\n", "Who reads it is somebody."]},
-        {"cell_type": "code", "source": ['def find():\n    """What is found."""\n', "# made anew"]},
+        {"cell_type": "code", "source": ['def find():\n    """What is found."""\n', "# by itself"]},
     ]
     found = find_in_notebook(ROOT / "examples/one.ipynb", json.dumps({"cells": cells}))
     assert [(one.place.partition(" ")[2], one.rule) for one in found] == [
