@@ -381,7 +381,7 @@ def test_a_program_without_diagnostics_gets_none(
 
 @pytest.mark.usefixtures("fresh_structlog")
 def test_a_program_keeps_its_own_diagnostics(tmp_path: Path) -> None:
-    """Lines of a program never go to a file of penstock, whose lines go where those of the program do."""
+    """Lines of a program never go to a file of penstock; those of penstock go where they go."""
     lines: list[Any] = []
 
     def keep(_logger: object, _name: str, line: Any) -> str:
