@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import IO
 
 import structlog
+from structlog.typing import Processor
 
 FILE_BYTES_MAX = 16 * 2**20
-PROCESSORS = [
+PROCESSORS: list[Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
