@@ -417,18 +417,7 @@ def run_pipeline(
         REAL_FILES.make_directory(config.layout.run)
         stack.enter_context(take_lock(config, config.layout.run, RUN_LOCK))
         stack.enter_context(diagnostics_to(config.layout.run / "run.log", verbose=verbose))
-        halves = [
-            Half(
-                name=name,
-                arguments=[*this_program(), *command, "--json", "--checked"],
-                diagnostics=stack.enter_context(
-                    open_diagnostics(config.layout.run / f"{name}.log")
-                ),
-                is_consumer=command[0] in ("consume", "serve"),
-                serves=command[0] == "serve",
-            )
-            for name, command in commands_of(config).items()
-        ]
+        halves = _halves_of(config, stack)
         status = StatusThread(config)
         stack.callback(status.close)
 
@@ -448,6 +437,20 @@ def run_pipeline(
         if stop.is_hurried:
             raise SystemExit(HURRIED_EXIT_CODE)
         view.finish(read_last_status(config))
+
+
+def _halves_of(config: Config, stack: ExitStack) -> list[Half]:
+    """Return the processes of a run, not started; `stack` closes their diagnostics files."""
+    return [
+        Half(
+            name=name,
+            arguments=[*this_program(), *command, "--json", "--checked"],
+            diagnostics=stack.enter_context(open_diagnostics(config.layout.run / f"{name}.log")),
+            is_consumer=command[0] in ("consume", "serve"),
+            serves=command[0] == "serve",
+        )
+        for name, command in commands_of(config).items()
+    ]
 
 
 def commands_of(config: Config) -> dict[str, list[str]]:
