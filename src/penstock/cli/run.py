@@ -255,19 +255,19 @@ def run(
                  1 an error, printed with its code and what to do
                  2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.doctor.past_errors import errors_kept
-    from penstock.control.run.supervisor import run_pipeline
+    from penstock.control.run.pipeline import Pipeline
     from penstock.control.status.live import make_view
 
-    config = pipeline_config(file, takes_merge=True)
     diagnostics(verbose)
+    pipeline = Pipeline(file)
     beside: AbstractContextManager[None] = nullcontext()
     if with_web:
         from penstock.web.command import beside as web_beside
 
+        config = pipeline_config(file, takes_merge=True)
         beside = web_beside([config], web_host, web_port, say=say_web(as_json))
-    with beside, errors_kept(config, "run"):
-        run_pipeline(config, make_view(say_json if as_json else None), verbose=verbose)
+    with beside:
+        pipeline.run(view=make_view(say_json if as_json else None), verbose=verbose)
 
 
 @click.command()

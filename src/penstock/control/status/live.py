@@ -201,7 +201,7 @@ class JsonView(View):
     Every LINE_INTERVAL_S there is one of type progress, if its figures have changed.
     """
 
-    def __init__(self, emit: Callable[[dict[str, Any]], None], *, clock: Clock = REAL_CLOCK):
+    def __init__(self, emit: Callable[[dict[str, Any]], object], *, clock: Clock = REAL_CLOCK):
         self._emit = emit
         self._clock = clock
         self._events = RunEvents(clock)
