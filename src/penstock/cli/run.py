@@ -186,7 +186,7 @@ def stage(
 
 
 @click.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PIPELINE_FILE)
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=PIPELINE_FILE)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=PORT, default=8765, show_default=True, help="Port; 0: any free one.")
 @click.option(
