@@ -169,7 +169,7 @@ def coarse_age(seconds: float) -> str:
 
 
 def count_sentence(ranks: Iterable[Rank]) -> str:
-    """Return the sentence above the list: how many pipelines there are, and how many need a look."""
+    """Return the sentence above the list: the number of pipelines, and of those that are urgent."""
     every = list(ranks)
 
     def count(is_counted: Callable[[Rank], bool]) -> int:
