@@ -93,7 +93,7 @@ def test_numbers_stand_below_each_other() -> None:
     assert len(set(starts)) == 1
 
 
-@pytest.mark.parametrize("size", [(80, 24), (100, 30), (60, 24), (40, 30)])
+@pytest.mark.parametrize("size", [(80, 24), (100, 30), (60, 24)])
 def test_the_view_fits_the_screen(size: tuple[int, int]) -> None:
     """With 40 tables to load and 30 that are refused the last line is still the one of Ctrl-C."""
     names = [f"orders_of_the_year_{number}" for number in range(40)]

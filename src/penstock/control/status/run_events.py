@@ -304,5 +304,5 @@ def _copying_words(bulk: BulkProgress | None) -> str:
         return KEYS
     if not bulk.rows_done:
         return FIRST_CHUNKS
-    under_way = sum(0 < t.rows_done and t.chunks_done < t.chunks_total for t in bulk.tables)
+    under_way = sum(t.rows_done > 0 and t.chunks_done < t.chunks_total for t in bulk.tables)
     return f"copies {count_words(under_way, 'table')}" if under_way else "copies tables"
