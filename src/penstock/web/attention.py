@@ -94,6 +94,8 @@ def _state(reading: AnyReading) -> str:
 
 def _what_is_wrong(reading: AnyReading) -> str:
     """Return the present error in one line; empty if there is none."""
+    if reading.status is not None and reading.status.outages:
+        return reading.status.outages[0].error
     if reading.troubles:
         return reading.troubles[0].error
     if isinstance(reading, StageReading):
@@ -158,9 +160,9 @@ def error_age(error: PastError, now_us: int) -> str:
 
 
 def coarse_age(seconds: float) -> str:
-    """Return an age that does not change at every look: `under 1 min`, `3 min`, `2 h`, `5 days`."""
+    """Return an age that does not change at every look: `< 1 min`, `3 min`, `2 h`, `5 days`."""
     if seconds < 60:
-        return "under 1 min"
+        return "< 1 min"
     if seconds < 3600:
         return f"{seconds // 60:.0f} min"
     if seconds < 48 * 3600:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +173,19 @@ def following(number: int) -> Status:
 
 
 LAGGING = tuple(following(number) for number in range(6))
+
+
+def told_run() -> list[tuple[Status, float]]:
+    """Return the statuses of a run from its start to changes, each with the seconds it lasts."""
+    starting = loader("copying", is_spark_starting=True)
+    altered = loader("waiting", batches=3)
+    altered.note_alteration("shop.orders", "column gift_note was added as text")
+    paused = TableLine(table=TableName("shop", "review_import"), state="paused")
+    last = following(6)
+    return [
+        (run_status(loader=starting, extracted=(0, 0)), 4.0),
+        (run_status(loader=loader("copying"), extracted=(310, 12)), 3.0),
+        *((following(number), 2.0) for number in range(5)),
+        (replace(following(5), loader=altered), 2.0),
+        (replace(last, loader=altered, tables=(paused,)), 2.0),
+    ]

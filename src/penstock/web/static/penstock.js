@@ -35,7 +35,7 @@
   }
 
   // Show what the address names: its panel, open, and near the top. A panel is shown with the tabs
-  // above it, and without scrolling if it begins in the upper half of the window.
+  // above it, and without scrolling if they are in the upper part of the window.
   function goToHash() {
     const named = namedByHash();
     const tab = named && tabOf(named);
@@ -47,7 +47,7 @@
     scrollTo(0, 0);
     const isPanel = named === panelOf(tab);
     if (!isPanel) named.scrollIntoView({ block: "start" });
-    else if (list.getBoundingClientRect().bottom > innerHeight / 2) list.scrollIntoView();
+    else if (list.getBoundingClientRect().bottom > innerHeight * 0.65) list.scrollIntoView();
     return true;
   }
 
