@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.pipelines.run_picture import TERMINAL, draw_terminal
 from harness.servers.pictures import PICTURE_BYTES_MAX, compare, compress, path_of, take
 from harness.servers.web import browser
-from harness.servers.web_scenes import SCENES, served
+from harness.servers.web_scenes import SCENES, serve_readings
 
 
 def main(names: list[str]) -> int:
@@ -23,7 +23,7 @@ def main(names: list[str]) -> int:
         for name in names or SCENES:
             scene, path = SCENES[name], path_of(name, SCENES[name])
             path.parent.mkdir(parents=True, exist_ok=True)
-            with served(Path(folder) / name, scene.readings()) as (address, _):
+            with serve_readings(Path(folder) / name, scene.readings()) as (address, _):
                 picture = take(seen, address, scene)
                 seen.open("about:blank")  # its stream of events must end before the server
             if path.exists() and compare(seen, path.read_bytes(), picture).is_small:

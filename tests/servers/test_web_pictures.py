@@ -21,7 +21,7 @@ from harness.servers.web_scenes import (
     consuming,
     few,
     many_tables,
-    served,
+    serve_readings,
     shop_reading,
     shop_status,
 )
@@ -45,19 +45,19 @@ return found;
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def shared_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser for all tests of this module."""
     with browser(tmp_path_factory.mktemp("browser")) as opened:
         yield opened
 
 
 @pytest.fixture
-def visit(seen: Browser) -> Iterator[Browser]:
+def visit(shared_browser: Browser) -> Iterator[Browser]:
     """The browser with a page of its own; the test fails if it complained about a page."""
-    seen.complaints()
-    yield seen
-    complaints = seen.complaints()
-    seen.open("about:blank")  # its stream of events must end before the server
+    shared_browser.complaints()
+    yield shared_browser
+    complaints = shared_browser.complaints()
+    shared_browser.open("about:blank")  # its stream of events must end before the server
     assert complaints == []
 
 
@@ -67,7 +67,7 @@ def test_a_page_looks_as_its_picture(name: str, visit: Browser, tmp_path: Path) 
     scene = SCENES[name]
     stored = path_of(name, scene).read_bytes()
     assert len(stored) <= PICTURE_BYTES_MAX
-    with served(tmp_path, scene.readings()) as (address, _):
+    with serve_readings(tmp_path, scene.readings()) as (address, _):
         picture = take(visit, address, scene)
         assert visit.run(CONTRASTS) == []
         outline = visit.run(OUTLINE)
@@ -105,7 +105,7 @@ DEFECTS = {
 def test_a_planted_defect_is_found(defect: str, visit: Browser, tmp_path: Path) -> None:
     """The tolerance is smaller than any of these; the same page again is within it."""
     scene = SCENES["web"]
-    with served(tmp_path, scene.readings()) as (address, _):
+    with serve_readings(tmp_path, scene.readings()) as (address, _):
         right = take(visit, address, scene)
         again = take(visit, address, scene)
         wrong = take(visit, address, scene, change=DEFECTS[defect])
@@ -114,7 +114,7 @@ def test_a_planted_defect_is_found(defect: str, visit: Browser, tmp_path: Path) 
 
 
 def test_the_picture_of_the_terminal_is_that_of_the_view() -> None:
-    """It is text, so it is compared as text."""
+    """The picture is text, so it is compared as text."""
     assert TERMINAL.read_text(encoding="utf-8") == draw_terminal(), "run `make screenshots`"
 
 
@@ -154,7 +154,7 @@ def test_nothing_jumps_while_numbers_change(
     visit: Browser, tmp_path: Path, size: tuple[int, int]
 ) -> None:
     """Tiles, tabs, plots and headings stay where they are, with the size they have."""
-    with served(tmp_path, {"shop": shop_reading()}) as (address, (watch,)):
+    with serve_readings(tmp_path, {"shop": shop_reading()}) as (address, (watch,)):
         visit.size(*size)
         visit.open(f"{address}{PAGE}#replication")
         places = []
@@ -169,7 +169,7 @@ def test_nothing_jumps_while_numbers_change(
 
 def test_rows_of_the_list_stay_while_their_figures_change(visit: Browser, tmp_path: Path) -> None:
     """A row moves only if its pipeline's state changes; columns keep their width."""
-    with served(tmp_path, few()) as (address, watches):
+    with serve_readings(tmp_path, few()) as (address, watches):
         visit.size(*SCREEN)
         visit.open(address)
         before = visit.run(PLACES)
@@ -195,9 +195,9 @@ def test_rows_of_the_list_stay_while_their_figures_change(visit: Browser, tmp_pa
 
 
 def test_what_is_read_stays_when_an_error_appears_above(visit: Browser, tmp_path: Path) -> None:
-    """At the top of the page the error is seen at once; further down the text does not move."""
+    """The error is seen at once at the top of the page; further down the text does not move."""
     top = "return document.querySelector('[data-region=positions]').getBoundingClientRect().top"
-    with served(tmp_path, {"shop": shop_reading()}) as (address, (watch,)):
+    with serve_readings(tmp_path, {"shop": shop_reading()}) as (address, (watch,)):
         visit.size(1000, 500)
         visit.open(f"{address}{PAGE}#replication")
         visit.run("scrollTo(0, 700)")
@@ -231,9 +231,9 @@ def test_what_is_read_stays_when_an_error_appears_above(visit: Browser, tmp_path
 def test_an_address_leads_to_its_part(
     visit: Browser, tmp_path: Path, fragment: str, panel: str, named: str, size: tuple[int, int]
 ) -> None:
-    """Its panel is shown, and the part is in the window, whether the page is loaded or not."""
+    """The panel is shown, and the part is in the window, whether the page is loaded or not."""
     reading = replace(consuming(), errors=away().errors)
-    with served(tmp_path, {"shop": reading}) as (address, _):
+    with serve_readings(tmp_path, {"shop": reading}) as (address, _):
         visit.size(*size)
         for is_loaded in (False, True):
             visit.open(address + PAGE + ("#bulk" if is_loaded else f"#{fragment}"))
@@ -265,7 +265,7 @@ def in_window(seen: Browser, selector: str, *, has_fragment: bool) -> bool:
 
 def test_a_long_list_of_tables_is_filtered(visit: Browser, tmp_path: Path) -> None:
     """The filter holds while the list is updated; errors are above the list."""
-    with served(tmp_path, {"shop": many_tables()}) as (address, (watch,)):
+    with serve_readings(tmp_path, {"shop": many_tables()}) as (address, (watch,)):
         visit.size(*SCREEN)
         visit.open(f"{address}{PAGE}#tables")
         assert visit.text("[data-region=tables]").index("no primary key") < 300
@@ -280,7 +280,7 @@ def test_a_long_list_of_tables_is_filtered(visit: Browser, tmp_path: Path) -> No
         visit.one("#filter").send_keys("2")
         assert visit.run(shown) == 1
         visit.open("about:blank")
-    with served(tmp_path, {"shop": shop_reading()}) as (address, _):
+    with serve_readings(tmp_path, {"shop": shop_reading()}) as (address, _):
         visit.open(f"{address}{PAGE}#tables")
         assert not visit.one("#filter").is_displayed()
         visit.open("about:blank")

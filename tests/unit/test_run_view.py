@@ -16,7 +16,7 @@ from harness.pipelines.run_states import (
     Hands,
     bulk_load,
     loader,
-    refused,
+    refused_line,
     run_status,
     table,
 )
@@ -65,7 +65,7 @@ def test_long_names_are_told_from_each_other() -> None:
     ],
 )
 def test_a_name_loses_its_middle(name: str, width: int, shown: str) -> None:
-    """It has the width, and both ends."""
+    """The result has the width, and both ends."""
     assert shorten(name, width) == shown
     assert len(shown) == width
 
@@ -95,9 +95,9 @@ def test_numbers_stand_below_each_other() -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 30), (60, 24)])
 def test_the_view_fits_the_screen(size: tuple[int, int]) -> None:
-    """With 40 tables to load and 30 that are refused the last line is still the one of Ctrl-C."""
+    """The last line is that of Ctrl-C with 40 tables to load and 30 that are refused, too."""
     names = [f"orders_of_the_year_{number}" for number in range(40)]
-    wrong = tuple(refused(f"t{number}") for number in range(30))
+    wrong = tuple(refused_line(f"t{number}") for number in range(30))
     found = run_status(bulk=bulk_load(*names), tables=wrong, loader=loader("copying"))
     lines = draw(found, size=size)
     assert max(map(len, lines)) <= size[0]
@@ -198,7 +198,7 @@ def test_the_end_tells_what_the_run_did_and_where_it_goes_on() -> None:
 
 
 def test_a_run_that_fails_has_a_summary_too() -> None:
-    """It is printed once, and not if no status was ever read."""
+    """The summary is printed once, and not if no status was ever read."""
     clock, out = Hands(), io.StringIO()
     view = LineView(console(out), clock=clock)
     view.fail()
@@ -235,7 +235,7 @@ def test_the_summary_has_fields() -> None:
 
 
 def test_a_target_that_was_away_is_not_counted_from_zero() -> None:
-    """What it had before this run is not what the run loaded."""
+    """Rows of earlier runs are not those that this run loaded."""
     clock, out = Hands(), io.StringIO()
     view = LineView(console(out), clock=clock)
     view.show(replace(LAGGING[0], target=TargetState(unknown=True), lag=None))

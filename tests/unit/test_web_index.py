@@ -31,7 +31,7 @@ def calm(found: Status | None = None, **changed: object) -> Reading:
     return replace(reading(found), **{"errors": (), **changed})  # type: ignore[arg-type]
 
 
-def stopped() -> Status:
+def stopped_status() -> Status:
     """Return a pipeline none of whose processes runs; its newest commit is 15 minutes old."""
     names = ("run", "extract", "load")
     found = status()
@@ -67,12 +67,16 @@ CASES = {
     "a table is refused": (calm(tables=(REFUSED,)), Rank.ERROR, "table public.odd refused"),
     "tables are refused": (calm(tables=(REFUSED, REFUSED)), Rank.ERROR, "2 tables with errors"),
     "ended by an error": (
-        calm(stopped(), errors=(error(),), loader=LoaderState(pid=1, updated_us=NOW_US - 10**9)),
+        calm(
+            stopped_status(),
+            errors=(error(),),
+            loader=LoaderState(pid=1, updated_us=NOW_US - 10**9),
+        ),
         Rank.ENDED,
         "the disk is full",
     ),
     "stopped long after an error": (
-        calm(stopped(), errors=(error(),), loader=LoaderState(pid=1, updated_us=NOW_US)),
+        calm(stopped_status(), errors=(error(),), loader=LoaderState(pid=1, updated_us=NOW_US)),
         Rank.HELD,
         "",
     ),
@@ -166,7 +170,7 @@ def test_without_pipelines_the_page_says_how_to_begin(tmp_path: Path) -> None:
 
 def test_a_pipeline_that_never_ran_names_its_command(tmp_path: Path) -> None:
     """The tile of the state has the next command."""
-    new = stopped()
+    new = stopped_status()
     new = replace(
         new, handover=None, log=replace(new.log, log_id=""), target=replace(new.target, bulk=None)
     )

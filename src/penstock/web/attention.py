@@ -53,7 +53,7 @@ class Rank(IntEnum):
 
     @property
     def needs_attention(self) -> bool:
-        """Whether an operator should look at it."""
+        """True if an operator should look at it."""
         return self <= Rank.BEHIND
 
 

@@ -23,6 +23,7 @@ from penstock.ports.config import Config
 from penstock.ports.positions import positions_of
 from penstock.web.attention import (
     STATE_KINDS,
+    AnySample,
     assess,
     count_sentence,
     error_age,
@@ -277,6 +278,7 @@ def _index_row(watch: AnyWatch, now_us: int, span_s: float) -> dict[str, Any]:
         else _common(watch.config, watch.latest, "")
     )
     error = reading.errors[0] if reading.errors else None
+    history: Sequence[AnySample] = reading.history
     return {
         **common,
         "attention": assess(reading, now_us=now_us),
@@ -284,7 +286,7 @@ def _index_row(watch: AnyWatch, now_us: int, span_s: float) -> dict[str, Any]:
         "error_age": error_age(error, now_us) if error is not None else "",
         "rates": _stage_rates(common) if isinstance(watch, StageWatch) else _rates(watch),
         "sparkline": make_plot(
-            reading.history,
+            history,
             [lag_of],
             now_s=reading.at_s,
             least_top=LAG_TOP_LEAST_S,

@@ -87,7 +87,7 @@ def loader(state: str, *, batches: int = 0, is_spark_starting: bool = False) -> 
     )
 
 
-def refused(name: str) -> TableLine:
+def refused_line(name: str) -> TableLine:
     """Return a table that cannot be captured."""
     return TableLine(
         table=TableName("shop", name),

@@ -123,7 +123,7 @@ class Difference:
 
     @property
     def is_small(self) -> bool:
-        """Whether both pictures show the same."""
+        """True if both pictures show the same."""
         return not self.size and self.share <= SHARE_MAX and self.block <= BLOCK_PIXELS_MAX
 
 

@@ -532,7 +532,9 @@ SCENES = {
 
 
 @contextmanager
-def served(folder: Path, readings: dict[str, Reading]) -> Iterator[tuple[str, list[PipelineWatch]]]:
+def serve_readings(
+    folder: Path, readings: dict[str, Reading]
+) -> Iterator[tuple[str, list[PipelineWatch]]]:
     """Serve these readings for the block; yield the server's address and the watches."""
     watches = []
     for name, reading in readings.items():

@@ -269,7 +269,7 @@ def bulk_table(bulk: BulkProgress, width: int = WIDE, most: int = TABLES_SHOWN_M
             table.add_row(f"  and {len(open_tables) - most} more", style="dim")
         item = open_tables[number] if number < len(rows) - 1 else bulk
         bar = ProgressBar(total=1.0, completed=share_of(item), width=_bar_width(width))
-        cells = [*figures[:-2], bar, *figures[-2:]]
+        cells: list[RenderableType] = [*figures[:-2], bar, *figures[-2:]]
         table.add_row(f"  {shorten(name, max(room, NAME_WIDTH_MIN))}", *cells)
     return table
 

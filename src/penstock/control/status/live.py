@@ -82,11 +82,15 @@ def bulk_line(bulk: BulkProgress) -> str:
     return (
         f"bulk load {paused}{share_of(bulk):.0%}, {tables_done(bulk)}: "
         f"{human_count(bulk.rows_done)} of about {human_count(bulk.rows_total)} rows"
-        f"{f', {human_count(bulk.rows_per_s)} rows/s' if bulk.rows_per_s else ''}{_left(bulk)}"
+        f"{_rate_words(bulk.rows_per_s)}{_time_words(bulk)}"
     )
 
 
-def _left(bulk: BulkProgress) -> str:
+def _rate_words(rows_per_s: float) -> str:
+    return f", {human_count(rows_per_s)} rows/s" if rows_per_s else ""
+
+
+def _time_words(bulk: BulkProgress) -> str:
     if share_of(bulk) == 1.0:
         return ", keys and indexes follow"
     left = time_left(bulk)
