@@ -46,7 +46,7 @@ def shorten(name: str, width: int) -> str:
     if len(name) <= width:
         return name
     end = (width - 1) // 2
-    return f"{name[: width - 1 - end]}…{name[len(name) - end :]}"
+    return name[: width - 1 - end] + "…" + name[len(name) - end :]
 
 
 def shown_names(names: Sequence[TableName]) -> list[str]:
@@ -260,6 +260,7 @@ def bulk_table(bulk: BulkProgress, width: int = WIDE, most: int = TABLES_SHOWN_M
         (whole, _figures(bulk, width)),
     ]
     room = width - 2 - sum(_widths(rows, width)) - GAP * (len(rows[0][1]) + 1) - _bar_width(width)
+    across = max(room, NAME_WIDTH_MIN)
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
     table.add_column(f"  {tables_done(bulk)}", no_wrap=True)
     for heading in _headings(width):
@@ -270,7 +271,7 @@ def bulk_table(bulk: BulkProgress, width: int = WIDE, most: int = TABLES_SHOWN_M
         item = open_tables[number] if number < len(rows) - 1 else bulk
         bar = ProgressBar(total=1.0, completed=share_of(item), width=_bar_width(width))
         cells: list[RenderableType] = [*figures[:-2], bar, *figures[-2:]]
-        table.add_row(f"  {shorten(name, max(room, NAME_WIDTH_MIN))}", *cells)
+        table.add_row(f"  {shorten(name, across)}", *cells)
     return table
 
 
