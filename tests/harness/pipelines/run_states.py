@@ -93,8 +93,8 @@ def refused_line(name: str) -> TableLine:
         table=TableName("shop", name),
         state="refused",
         code="PG12",
-        error="it has no primary key and no replica identity",
-        hint="Run: alter table ... replica identity full",
+        error="has no primary key and replica identity DEFAULT",
+        hint="Run: alter table ... replica identity full;",
     )
 
 

@@ -125,7 +125,7 @@ def shop_bulk(*, share: float = 1.0, tables: Sequence[tuple[str, int]] = SHOP) -
 def shop_status(
     *,
     bulk: BulkProgress | None = None,
-    lag_s: float | None = 0.4,
+    lag_s: float | None = 0.6,
     action: str = "RUN",
     runs: bool = True,
     outages: tuple[Outage, ...] = (),
@@ -204,8 +204,8 @@ def shop_reading(status: Status | None = None, **changed: object) -> Reading:
         speeds=Speeds(
             extracted_rows=312.0,
             loaded_rows=309.0,
-            extracted_transactions=22.0,
-            loaded_transactions=21.0,
+            extracted_transactions=23.0,
+            loaded_transactions=25.0,
         ),
         retention=Retention(
             size_bytes=3 * 2**20, age_s=340.0, left_bytes=2**34, state="reserved", expires_s=None
@@ -240,16 +240,17 @@ def past_error(minutes: int, code: str, error: str, hint: str, command: str = "l
 
 DISK_FULL = past_error(
     4,
-    "HS12",
-    "no space is left in /var/lib/penstock/billing/log",
-    "Free space or move the directory, then run: penstock run billing.toml",
+    "HS13",
+    "cannot write /var/lib/penstock/billing/log/12.ckt: No space left on device, 0 bytes free",
+    "Make room on this file system, then start the same command again.",
     "extract",
 )
+REFUSED = "connection to server at db2.example, port 3306 failed: Connection refused"
 TARGET_AWAY = Outage(
     side="target",
     code="HS22",
-    error="connection refused by db2.example:3306",
-    hint="Start the server, or correct [target] url. penstock retries automatically.",
+    error=REFUSED,
+    hint="Check host and port in the URL, and that the server runs.",
     since_us=NOW_US - 75_000_000,
 )
 
@@ -258,7 +259,7 @@ def away() -> Reading:
     """Return a pipeline whose target does not answer."""
     retry = Retry(
         process="load",
-        error="connection refused",
+        error=REFUSED,
         since_us=NOW_US - 75_000_000,
         next_us=NOW_US + 3_000_000,
     )
@@ -275,12 +276,7 @@ def away() -> Reading:
         history=history(lag_s=75.0, grows=True),
         errors=(
             DISK_FULL,
-            past_error(
-                181,
-                "MS31",
-                "table shop.review refuses a row: Data too long for column 'title'",
-                "Widen the column, then run: penstock run shop.toml",
-            ),
+            past_error(181, "HS22", REFUSED, TARGET_AWAY.hint),
         ),
     )
 
@@ -292,8 +288,8 @@ def refused_table(name: str) -> TableFacts:
         state=TableState.REFUSED,
         share=None,
         code="PG12",
-        error="it has no primary key and no replica identity",
-        hint=f"Run: alter table public.{name} replica identity full",
+        error="has no primary key and replica identity DEFAULT",
+        hint=f'Run: alter table "public"."{name}" replica identity full;',
     )
 
 
@@ -372,17 +368,18 @@ CONSUMERS = (
 FINDINGS = (
     {
         "severity": "W",
-        "code": "PG31",
-        "what": "table public.visit has no primary key; its identity is the whole row",
-        "why": "Updates and deletes of it are found by comparing all columns, which is slow.",
-        "command": "alter table public.visit add column id bigserial primary key;",
+        "code": "PG25",
+        "what": "max_slot_wal_keep_size of the source is -1: no limit",
+        "why": "a pipeline that is stopped for long fills the server's disk",
+        "command": "alter system set max_slot_wal_keep_size = '50GB'; select pg_reload_conf();",
     },
     {
         "severity": "I",
-        "code": "HS03",
-        "what": "this machine has 4 cores and 15.6 GiB of memory",
-        "why": "The load uses 4 tasks at a time.",
-        "command": "",
+        "code": "PG30",
+        "what": "the schemas of the wanted tables have 12 sequences",
+        "why": "their state is not replicated: set them when the applications move to the target",
+        "command": "select setval(pg_get_serial_sequence('TABLE', 'COLUMN'), max(COLUMN)) "
+        "from TABLE;",
     },
 )
 DOCTOR = TaskView(
