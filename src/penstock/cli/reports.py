@@ -134,11 +134,12 @@ def verify(file: Path, repair: bool, as_json: bool, verbose: bool) -> None:
     With --repair the loader stays paused until the rows that differ are written again.
 
     \b
-    What it changes:  nothing, except for a temporary slot on a PostgreSQL source for a moment;
-                      with --repair rows of the target, all in one transaction
+    What it changes:  nothing, except for a temporary slot on a PostgreSQL source
+                      for a moment; with --repair rows of the target, all in
+                      one transaction
     Example:          penstock verify shop.toml
-    Exit codes:       0 equal, or made so by --repair; 1 not equal (the differing keys are named)
-                      or an error, 2 wrong usage
+    Exit codes:       0 equal, or made so by --repair; 1 not equal (the differing
+                      keys are named) or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.pipeline.actions import StopRequest, stop_on_signals
     from penstock.control.run.pipeline import Pipeline
@@ -198,7 +199,8 @@ def plan(file: Path, as_json: bool, verbose: bool) -> None:
 
     \b
     Example:     penstock plan shop.toml
-    Exit codes:  0 it may run, 1 something is refused or not chosen, or an error, 2 wrong usage
+    Exit codes:  0 it may run, 1 something is refused or not chosen, or an error,
+                 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.doctor.plan import make_plan, plan_lines
 

@@ -47,12 +47,12 @@ def table_ls(file: Path, as_json: bool, verbose: bool) -> None:
     """List the tables of a pipeline, and the state of each.
 
     \b
-    following   with all others             paused    its changes wait in the log
-    waiting     for the extractor           copying   its rows are copied from the source
-    joining     catches up with the others  removed   not captured, not applied
-    loading     bulk load not done yet      loaded    mode data: its rows are in the target
+    following   with all others            paused    its changes wait in the log
+    waiting     for the extractor          copying   its rows are being copied
+    joining     catches up with the others removed   not captured, not applied
+    loading     bulk load not done yet     loaded    mode data: its rows are there
     dropped     at the source
-    refused     cannot be captured          left out  new, and not followed (newTables)
+    refused     cannot be captured         left out  new, not followed (newTables)
     isolated    cannot be applied, and left behind (onTableError)
     The last three are printed with the reason and the next command.
     Example:     penstock table ls shop.toml --json

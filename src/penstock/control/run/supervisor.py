@@ -430,11 +430,16 @@ def run_pipeline(
             return load_done(config.layout.log) is not None
 
         on_started()
-        Supervisor(
-            halves, stop, on_event=view.event, on_tick=on_tick, is_log_done=is_log_done
-        ).run()
+        try:
+            Supervisor(
+                halves, stop, on_event=view.event, on_tick=on_tick, is_log_done=is_log_done
+            ).run()
+        except PenstockError:
+            view.fail()
+            raise
         status.close()
         if stop.is_hurried:
+            view.fail()
             raise SystemExit(HURRIED_EXIT_CODE)
         view.finish(read_last_status(config))
 
