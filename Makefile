@@ -139,8 +139,9 @@ changelog: $(VENV)/.dev ## print the entry of CHANGELOG.md that the files in cha
 drawings: ## draw the pictures of README.md and ARCHITECTURE.md
 	$(BIN)/python .ci/drawings.py
 
-error-page: ## write docs/errors.md from the error classes
+error-page: ## write docs/errors.md from the error classes, and the tables of docs/troubleshooting.md
 	$(BIN)/python .ci/error_page.py
+	$(BIN)/python .ci/trouble_page.py
 
 type-page: ## write docs/types.md from the table of types
 	$(BIN)/python .ci/type_page.py

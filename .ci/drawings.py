@@ -93,22 +93,23 @@ class Drawing:
 
 def draw_flow() -> Drawing:
     """Draw where changes come from and where they can go."""
-    picture = Drawing(900, 400, "Sources, the change log, and what reads it")
+    picture = Drawing(900, 466, "Sources, the change log, and what reads it")
     sources = [
         ("PostgreSQL", "and YugabyteDB"),
         ("MySQL", "and MariaDB"),
+        ("SQL Server", "and Oracle: previews"),
         ("Apache Ignite", "the logs of its nodes"),
         ("CockroachDB", "changefeeds, staged first"),
         ("other change logs", "merged into one"),
     ]
     readers = [
-        ("load, on Spark", "into PostgreSQL, MySQL, MariaDB"),
+        ("load, on Spark", "into databases and lakes"),
         ("consume", "Python classes, plugins"),
         ("read_log", "Arrow, pandas, Spark"),
         ("serve", "a PostgreSQL publisher"),
         ("merge", "one log of several"),
     ]
-    top, step, middle = 60, 66, 218
+    top, step, middle = 60, 66, 251
     for number, lines in enumerate(sources):
         y = top + step * number
         picture.add_box(20, y, 180, 52, lines)
@@ -118,10 +119,10 @@ def draw_flow() -> Drawing:
     log = ("change log", ".ckt segments on disk:", "every committed", "change, once")
     picture.add_box(442, middle - 55, 160, 110, log, "key")
     for number, lines in enumerate(readers):
-        y = top + step * number
+        y = top + step // 2 + step * number  # one fewer than the sources
         picture.add_arrow((602, middle), (630, middle), (630, y + 26), (659, y + 26))
         picture.add_box(660, y, 220, 52, lines)
-    picture.add_arrow((110, top), (110, 32), (770, 32), (770, top - 1))
+    picture.add_arrow((110, top), (110, 32), (770, 32), (770, top + step // 2 - 1))
     picture.add_text(440, 22, "bulk load of tables through Spark, at one position", anchor="middle")
     return picture
 

@@ -51,6 +51,8 @@ in. `make error-page` writes this page from the source.
 """
 HINTED = ("hint=", "_condition(")  # texts of modules that give hints: all others are skipped
 HINTS_MAX = 8  # per class: the rest are variants
+# Hints that hold for every engine come first, then those of the engines that most readers have.
+ENGINES = ("postgres", "mysql", "sqlserver", "oracle")
 # Hints of classes whose hint comes from elsewhere (a server, the caller) or that have none.
 DEFECT = (
     "Start the same command again. If the error occurs again at the same place, please report it."
@@ -58,6 +60,7 @@ DEFECT = (
 MORE = {
     "BinlogBroken": DEFECT,
     "ConfigUrlInvalid": "Write it like postgresql://user:${PASSWORD}@host:5432/database.",
+    "ConfigVariableMissing": "Set it and run again: export NAME=...; write $${ for a plain ${.",
     "ConfigPatternInvalid": 'Write schema.table, with * and ? for any text: "public.*".',
     "CheckpointCorrupt": "Put the file that the message names back from a copy.",
     "CopyConnectionLost": "Do nothing: the chunk is copied again once the server answers.",
@@ -165,11 +168,25 @@ def names_of(path: Path, tree: ast.Module) -> dict[str, ast.expr]:
     return found | texts
 
 
-def hints_of(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
-    """Return the hints of each class, in the order of the source."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for path, tree in trees.items():
-        names = names_of(path, tree)
+def engine_of(path: Path) -> str:
+    """Return the engine whose folder has a file; empty if none has."""
+    parts = path.parts
+    return parts[parts.index("engines") + 1] if "engines" in parts else ""
+
+
+def place_in_order(path: Path) -> int:
+    """Return where a file's hints stand among those of the others."""
+    engine = engine_of(path)
+    if not engine:
+        return -1
+    return ENGINES.index(engine) if engine in ENGINES else len(ENGINES)
+
+
+def hints_of(trees: dict[Path, ast.Module]) -> dict[str, dict[str, list[str]]]:
+    """Return the hints of each class name by the engine that gives them, in the page's order."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for path, tree in sorted(trees.items(), key=lambda pair: place_in_order(pair[0])):
+        names, engine = names_of(path, tree), engine_of(path)
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue
@@ -179,33 +196,50 @@ def hints_of(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
                     raised = keyword.value.id  # a check that raises the class of its argument
             for keyword in node.keywords:
                 if keyword.arg == "hint":
-                    found[raised] += texts(keyword.value, names)
+                    found[raised][engine] += texts(keyword.value, names)
             three = called(node) == "_condition" and len(node.args) == 3
             if three and isinstance(node.args[1], ast.Name):
-                found[node.args[1].id] += texts(node.args[2], names)
-    for name, hint in MORE.items():
-        found[name].append(hint)
-    return {
-        name: list(dict.fromkeys(" ".join(hint.split()) for hint in hints if hint.strip()))
-        for name, hints in found.items()
-    }
+                found[node.args[1].id][engine] += texts(node.args[2], names)
+    return found
+
+
+def choose_hints(
+    by_engine: dict[str, list[str]], name: str, engine: str, others: set[str]
+) -> list[str]:
+    """Return the hints of one class: all, without those of another engine's class of its name.
+
+    Args:
+        by_engine: The hints of this class name.
+        name: The class name.
+        engine: The engine that has the class; empty if it is shared.
+        others: Engines that have a class of the same name.
+    """
+    hints = [
+        hint
+        for given, some in by_engine.items()
+        if given == engine or given not in others
+        for hint in some
+    ]
+    if name in MORE:
+        hints.append(MORE[name])
+    return list(dict.fromkeys(" ".join(hint.split()) for hint in hints if hint.strip()))
 
 
 def page() -> str:
     """Return the page: the classes that set a code, with their hints."""
     classes: dict[str, ast.ClassDef] = {}
-    every: list[ast.ClassDef] = []  # a name may be used in two modules
+    every: list[tuple[ast.ClassDef, str]] = []  # a name may be used in two modules
     sources = {path: path.read_text() for path in sorted((ROOT / "src").rglob("*.py"))}
     trees = {
         path: ast.parse(text)
         for path, text in sources.items()
         if any(word in text for word in ("class ", *HINTED))
     }
-    for tree in trees.values():
+    for path, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 classes[node.name] = node
-                every.append(node)
+                every.append((node, engine_of(path)))
     hinted = (path for path in trees if any(word in sources[path] for word in HINTED))
     hints = hints_of({path: trees[path] for path in hinted})
 
@@ -219,24 +253,28 @@ def page() -> str:
         return default
 
     coded = sorted(
-        ((code, node) for node in every if (code := attribute(node, "code"))),
-        key=lambda pair: (pair[0], pair[1].name),
+        ((code, node, engine) for node, engine in every if (code := attribute(node, "code"))),
+        key=lambda found: (found[0], found[1].name),
     )
+    homes: dict[str, set[str]] = defaultdict(set)
+    for _, node, engine in coded:
+        homes[node.name].add(engine)
     lines, area = [HEAD], ""
-    for code, node in coded:
+    for code, node, engine in coded:
         if code[:2] != area:
             area = code[:2]
             lines.append(f"# {AREAS.get(area, area)}\n")
         text = ast.get_docstring(node) or ""
         retry = RETRIES[inherited(node, "retry", "operator")]
         lines.append(f"## {code} {node.name}\n\n{text}\n\n*{retry}*\n")
-        lines += [f"- {hint.replace('<', '&lt;')}" for hint in hints.get(node.name, [])[:HINTS_MAX]]
-        lines += [""] if node.name in hints else []
+        chosen = choose_hints(hints[node.name], node.name, engine, homes[node.name] - {engine})
+        lines += [f"- {hint.replace('<', '&lt;')}" for hint in chosen[:HINTS_MAX]]
+        lines += [""] if chosen else []
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Write the page."""
+    """Write the page; `.ci/trouble_page.py` then takes the usual errors from it."""
     (ROOT / "docs" / "errors.md").write_text(page(), encoding="utf-8")
 
 

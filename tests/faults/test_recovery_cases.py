@@ -1,4 +1,4 @@
-"""Recovery as document 000 specifies it: four cases of each half, each forced by a kill there.
+"""Recovery as Wirekite's guide specifies it: four cases of each half, each forced by a kill there.
 
 The extractor: it asks for the latest CE row; if the row has no finish_time, it continues from the
 row's mark; a `.ckt_` file is renamed or discarded; writing continues with the next number. The

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SLOT = "wirekite_replication_slot"
 ITEM = "create table item (id int primary key, n int)"
-# As document 000 prints them; the lag in PostgreSQL's words.
+# As Wirekite's guide prints them; the lag in PostgreSQL's words.
 PROGRESS = """
 SELECT source, mark, start_time, finish_time
 FROM wirekite.wirekite_progress

@@ -36,7 +36,7 @@ from penstock.ports.positions import positions_of
 from penstock.ports.target import FileProgress
 from plugins.mysql import MySQLServer, database_of
 
-# As document 000 prints them.
+# As Wirekite's guide prints them.
 CE_QUERY = """SELECT source, mark, start_time, finish_time
 FROM wirekite.wirekite_progress
 WHERE operation = 'CE'

@@ -157,7 +157,7 @@ def handed_over(shop: Shop, path: Path, run: Process) -> None:
 
 
 def watched_by_sql(server: MySQLServer, run: Process) -> None:
-    """Check the document's queries and columns, letter by letter, in a session of any time zone."""
+    """Check the queries and columns of Wirekite's guide, in a session of any time zone."""
 
     def has_finished() -> bool:
         return all(

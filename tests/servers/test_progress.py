@@ -286,7 +286,7 @@ def test_lag_follows_slot_log_and_target(config: Config, log: Log, recorder: CeR
 
 
 def test_source_state_is_that_of_the_published_query(config: Config, postgres: Server) -> None:
-    """Bytes of lag are counted as in document 000; without a slot there is no lag."""
+    """Bytes of lag are counted as in Wirekite's guide; without a slot there is no lag."""
     with psycopg.connect(config.source.url, autocommit=True) as connection:
         connection.execute("set synchronous_commit = on")  # its WAL is written at once
         connection.execute("create table a (id int primary key)")
@@ -314,7 +314,7 @@ def test_source_state_is_that_of_the_published_query(config: Config, postgres: S
 
 
 def test_the_lag_query_in_postgresqls_words(config: Config, postgres: Server) -> None:
-    """The document's query counts from the last finished file; docs/commands.md has it."""
+    """The query of Wirekite's guide counts from the last finished file; docs/commands.md has it."""
     page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
     query = next(part for part in page.split("```sql")[1:] if "extract(epoch" in part)
     query = query.split("```")[0]

@@ -702,7 +702,7 @@ def test_null_in_a_column_of_ours_drops_its_not_null(pipeline: Pipeline) -> None
 
 
 def test_the_published_queries_answer(pipeline: Pipeline) -> None:
-    """The queries of document 000 in T-SQL: the newest rows, and the lag."""
+    """The queries of Wirekite's guide in T-SQL: the newest rows, and the lag."""
     for number in range(7):
         pipeline.apply(insert(ITEM, number, "a", 1))
     newest = pipeline.run(LATEST.format(operation="CL", limit=5))

@@ -57,8 +57,8 @@ def table_names(url: str) -> list[str]:
 
 
 def test_mutation_tables_have_the_published_columns_and_indexes(url: str) -> None:
-    """Columns and indexes are those of document 001, in PostgreSQL's dialect; source_time is
-    derived.
+    """Columns and indexes are those of Replicator's staging schema, in PostgreSQL's dialect;
+    source_time is derived.
     """
     with PostgresStaging(url).open_session() as session:
         session.stage({ORDERS: batch(change(1), change(2, after=None))})

@@ -58,8 +58,8 @@ def with_line(after: str, line: str) -> str:
     return f"{head}{after}{first}\n{line}\n{others}"
 
 
-def test_the_published_file_loads_with_the_documents_defaults(tmp_path: Path) -> None:
-    """The file of the design is accepted unchanged; document 000 gives the values that it omits."""
+def test_the_published_file_loads_with_the_guides_defaults(tmp_path: Path) -> None:
+    """The design's file is accepted unchanged; Wirekite's guide gives the values that it omits."""
     config = config_of(tmp_path, WHOLE)
     assert config.pipeline.mode is Mode.DATA_CHANGE
     assert config.pipeline.handover is HandoverMode.SNAPSHOT
@@ -222,7 +222,7 @@ def test_extractor_values_are_checked(tmp_path: Path, line: str, said: str) -> N
 
 
 def test_remove_files_and_done_directory_exclude_each_other(tmp_path: Path) -> None:
-    """Document 000 calls one the alternative to the other."""
+    """Wirekite's guide calls one the alternative to the other."""
     with pytest.raises(ConfigValueInvalid, match="alternative"):
         config_of(tmp_path, with_line("maxFilesPerBatch", "removeFiles=true\ndoneDirectory='d'"))
 

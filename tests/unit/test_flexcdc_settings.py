@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,57 @@ def test_mistakes_in_the_ini(tmp_path: Path, text: str, kind: type[Exception], s
     path.write_text(text)
     with pytest.raises(kind, match=said):
         read_ini(path)
+
+
+def test_variables_are_expanded_and_stay_out_of_the_pipeline_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A password comes from the environment, with any characters; no written file has it."""
+    ini = tmp_path / "consumer.ini"
+    ini.write_text(
+        '[flexcdc]\ndatabase = "${CDC_DATABASE}"\n'
+        '[source]\nhost = h\nuser = u\npassword = "a/${CDC_PASSWORD}"\n'
+        "[dest]\nurl = mysql://u:${CDC_PASSWORD}@d/\n"
+    )
+    monkeypatch.setenv("CDC_DATABASE", "f")
+    monkeypatch.setenv("CDC_PASSWORD", "s3cret@${/")
+    opened = open_flexcdc(ini)
+    assert opened.settings.database == "f"
+    assert opened.source == "mysql://u:a%2Fs3cret%40%24%7B%2F@h/"
+    assert opened.settings.dest == "mysql://u:s3cret%40%24%7B%2F@d/"
+    opened.pipeline.parent.mkdir()
+    write_pipeline(opened, "binlog.000001", 4, [TableName("shop", "item")])
+    assert "s3cret" not in opened.pipeline.read_text()
+    assert opened.config.source.url == opened.source
+    ini.write_text(INI.replace("user = u\n[dest]", 'user = u\npassword = "$${x}"\n[dest]'))
+    opened = open_flexcdc(ini)
+    write_pipeline(opened, "binlog.000001", 4, [TableName("shop", "item")])
+    assert opened.config.source.url == opened.source == "mysql://u:%24%7Bx%7D@h/"
+
+
+def test_a_variable_that_is_not_set(tmp_path: Path) -> None:
+    """The error names key, section and variable, and no value."""
+    path = tmp_path / "consumer.ini"
+    path.write_text(INI.replace("user = u\n[dest]", "password = hush${CDC_NOT_SET}\n[dest]"))
+    with pytest.raises(IniValueInvalid, match=r"password in \[source\] needs .* CDC_NOT_SET") as e:
+        read_ini(path)
+    assert "hush" not in f"{e.value} {e.value.hint}"
+    assert "export CDC_NOT_SET=" in e.value.hint
+
+
+def test_the_ini_of_the_page_is_accepted(tmp_path: Path) -> None:
+    """docs/flexcdc.md has a whole file; each of its keys has the default that the page names."""
+    page = (Path(__file__).parents[2] / "docs" / "flexcdc.md").read_text(encoding="utf-8")
+    path = tmp_path / "consumer.ini"
+    path.write_text(page.partition("```ini\n")[2].partition("```")[0])
+    variables = {"SOURCE_PASSWORD": "a@b", "DEST_PASSWORD": "c"}
+    ini = read_ini(path, environment=variables)
+    assert ini.source == "mysql://repl:a%40b@db1:3306/"
+    assert ini.settings.dest == "mysql://loader:c@db2:3306/"
+    rows = dict(re.findall(r"^\| (\w+) \| ([^|]*) \|", page, re.MULTILINE))
+    for name in ("auto_changelog", "mark_updates", "bulk_insert", "log_retention_interval"):
+        value = ini.sections["flexcdc"][name]
+        assert value == rows[name], name
 
 
 def test_an_ini_that_is_not_there(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_position_that_moves_while_a_segment_is_open_is_a_flush_point_in_it() 
 
 
 def test_rotation_is_due_by_operations_size_or_time_and_only_at_a_commit() -> None:
-    """Document 000 says: after about 150,000 operations or the flush interval, at a COMMIT."""
+    """Wirekite's guide says: after about 150,000 operations or the flush interval, at a COMMIT."""
     hands = Hands()
     disk = Disk()
     with open_writer(disk, operation_count_max=4, flush_interval_s=5.0, clock=hands) as log:

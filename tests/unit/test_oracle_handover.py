@@ -167,7 +167,7 @@ def test_without_open_transactions_redo_is_read_from_the_first_scn(place: Place)
 
 
 def test_the_logs_are_switched(place: Place) -> None:
-    """Use the document's statement, on RDS its procedure, without a right nothing."""
+    """Use the statement of Wirekite's guide, on RDS its procedure, without a right nothing."""
     with connect_root(place.url) as session:
         scn = read_scn(session)
         assert "archived" in switch_log(session)

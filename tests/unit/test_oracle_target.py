@@ -839,7 +839,7 @@ def test_another_key(pipeline: Pipeline) -> None:
 
 
 def test_the_published_queries_answer(pipeline: Pipeline) -> None:
-    """The queries of document 000 in Oracle's SQL: the newest rows, and the lag."""
+    """The queries of Wirekite's guide in Oracle's SQL: the newest rows, and the lag."""
     for number in range(7):
         pipeline.apply(insert(ITEM, number, "a", 1))
     newest = pipeline.run(LATEST.format(operation="CL", limit=5))

@@ -126,7 +126,7 @@ def load(path: Path, mode: str, keys: str) -> Config:
 
 
 def test_a_starting_position_in_mode_change(tmp_path: Path) -> None:
-    """Document 000 has startScn as a string, for the mode `change` only."""
+    """Wirekite's guide has startScn as a string, for the mode `change` only."""
     config = load(tmp_path, "change", 'startScn = "8800153"\ntransactionRowsMax = 1000')
     assert config.change_extractor.start_scn == "8800153"
     assert config.change_extractor.transaction_rows_max == 1000

@@ -183,3 +183,50 @@ def test_the_drawings_are_those_that_the_command_makes() -> None:
     drawings = runpy.run_path(str(ROOT / ".ci" / "drawings.py"))["DRAWINGS"]
     for name, draw in drawings.items():
         assert (ROOT / "docs/images" / name).read_text(encoding="utf-8") == draw().to_svg(), name
+
+
+def test_the_usual_errors_are_those_of_the_classes() -> None:
+    """docs/troubleshooting.md has what `make error-page` writes."""
+    made = runpy.run_path(str(ROOT / ".ci" / "trouble_page.py"))
+    page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    assert len(made["MARKED"].findall(page)) > 10
+    assert made["fill"](page) == page
+
+
+# Rows of README's comparison: its words, then those of the two rows of docs/performance.md.
+FIGURES = {
+    "a million changes, PostgreSQL": (
+        r"same WAL, 1 million: penstock \| ([\d.]+) s",
+        r"same WAL, 1 million: `create subscription` \| ([\d.]+) s",
+    ),
+    "commit to visible": (
+        r"penstock run \| 200 single commits \| ([\d.]+) ms",
+        r"`create subscription` \| 200 single commits \| ([\d.]+) ms",
+    ),
+    "extracting changes of PostgreSQL": (
+        r"W: penstock, streaming only \| ([\d,]+) rows/s",
+        r"W: `pg_recvlogical` to /dev/null \| ([\d,]+) rows/s",
+    ),
+    "applying changes to MariaDB": (
+        r"MariaDB, W: penstock \| ([\d,]+) changes/s",
+        r"MariaDB, W: its own replica \| ([\d,]+) changes/s",
+    ),
+    "bulk load, PostgreSQL": (
+        r"\| penstock \| ([\d,]+) rows/s \| 0.98",
+        r"psql COPY binary pipe \| ([\d,]+) rows/s",
+    ),
+}
+
+
+@pytest.mark.parametrize("words", FIGURES)
+def test_figures_of_the_comparison_are_measured_ones(words: str) -> None:
+    """README rounds the figures of docs/performance.md to three digits, and changes none."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    measured = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    found = re.search(rf"^\| {words}[^|]*\| ([\d.,]+)[^|]*\| ([\d.,]+)", readme, re.MULTILINE)
+    assert found is not None
+    for shown, pattern in zip(found.groups(), FIGURES[words], strict=True):
+        match = re.search(pattern, measured)
+        assert match is not None, pattern
+        exact = float(match[1].replace(",", ""))
+        assert abs(float(shown.strip(",").replace(",", "")) - exact) <= 0.006 * exact, shown

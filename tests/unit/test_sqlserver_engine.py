@@ -273,7 +273,7 @@ class StateFilesOf:
         StateFile(self._folder / name, type(state)).save(state)
 
 
-# --- positions of document 000 --------------------------------------------------------------------
+# --- positions of Wirekite's guide ----------------------------------------------------------------
 
 
 def test_the_position_is_that_of_capture_then_of_the_group_then_of_the_log(case: Case) -> None:

@@ -15,7 +15,7 @@ DOCUMENT = Path(__file__).parents[1] / "data" / "staging" / "document_001.txt"
 
 
 def read_published(table: str) -> list[str]:
-    """Return the column definitions that document 001 prints, without comments and extra blanks."""
+    """Return the columns that Replicator's page prints, without comments and extra blanks."""
     found = re.search(rf"CREATE TABLE {table}\s*\((.*?)\n\)", DOCUMENT.read_text(), re.DOTALL)
     assert found is not None
     return items(re.sub(r"--.*", "", found[1]))
@@ -43,7 +43,7 @@ def ours(ddl: str) -> list[str]:
     [("_targetDB_targetSchema_targetTable", MUTATIONS), ("public.checkpoints", CHECKPOINTS)],
 )
 def test_columns_are_the_documents_word_for_word(table: str, ddl: str) -> None:
-    """Columns are in its order; those that the document omits for clarity follow."""
+    """Columns are in its order; those that Replicator's page omits for clarity follow."""
     columns = read_published(table)
     assert len(columns) in (7, 8)
     assert ours(ddl)[: len(columns)] == columns

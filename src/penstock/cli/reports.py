@@ -190,8 +190,13 @@ def doctor(file: Path, as_json: bool, verbose: bool) -> None:
 
 @click.command()
 @pipeline_file
+@click.option(
+    "--ddl",
+    is_flag=True,
+    help="Print the SQL that creates the tables at a subscriber of `penstock serve`, no plan.",
+)
 @common
-def plan(file: Path, as_json: bool, verbose: bool) -> None:
+def plan(file: Path, ddl: bool, as_json: bool, verbose: bool) -> None:
     """Say how each column is written to the target, before anything runs.
 
     Each possible loss is named, with the choices; a pipeline does not start before
@@ -199,6 +204,7 @@ def plan(file: Path, as_json: bool, verbose: bool) -> None:
 
     \b
     Example:     penstock plan shop.toml
+                 penstock plan shop.toml --ddl | psql SUBSCRIBER-URL
     Exit codes:  0 it may run, 1 something is refused or not chosen, or an error,
                  2 wrong usage
     """  # noqa: D301 - click wants the character
@@ -206,6 +212,9 @@ def plan(file: Path, as_json: bool, verbose: bool) -> None:
 
     config = pipeline_config(file, takes_merge=True)
     diagnostics(verbose)
+    if ddl:
+        _print_ddl(config, as_json=as_json)
+        return
     found = make_plan(config)
     if as_json:
         say_json(found.as_dict())
@@ -213,3 +222,13 @@ def plan(file: Path, as_json: bool, verbose: bool) -> None:
         say_text("\n".join(plan_lines(found)))
     if not found.may_run:
         sys.exit(EXIT_FAILED)
+
+
+def _print_ddl(config: Config, *, as_json: bool) -> None:
+    from penstock.control.run.subscriber_tables import read_subscriber_tables
+
+    found = read_subscriber_tables(config)
+    if as_json:
+        say_json(found.as_dict())
+    else:
+        say_text(found.as_sql())

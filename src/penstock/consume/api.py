@@ -1,6 +1,6 @@
 """Base class of consumers of the change log.
 
-Names and meaning are those of document 002; docstrings mark our own additions with "(ours)".
+Names and meaning are those of Ignite's CDC; docstrings mark our own additions with "(ours)".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Consumer application of document 002: it delivers every change to a consumer and keeps its
+"""Consumer application of Ignite's CDC: it delivers every change to a consumer and keeps its
 state.
 
 It takes the lock, loads the state and starts the consumer. Then it repeats: look for segments,
@@ -59,7 +59,7 @@ def _everything(_: TableName) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationOptions:
-    """Settings of a consumer, with the names and defaults of document 002.
+    """Settings of a consumer, with the names and defaults of Ignite's CDC.
 
     Attributes:
         takes: returns whether the consumer wants a table.

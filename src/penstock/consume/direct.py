@@ -1,6 +1,6 @@
 """Consumer application on the directory of a source's node, without a change log.
 
-The algorithm, including its state, is that of document 002's utility, so both can take turns on
+The algorithm, including its state, is that of Ignite's utility, so both can take turns on
 one directory. Not here: the contents of the directory (`ports.direct`, an engine's part).
 """
 

@@ -1,4 +1,4 @@
-"""Metrics of a consumer: those that document 002 names, and the consumer's own.
+"""Metrics of a consumer: those that Ignite's CDC names, and the consumer's own.
 
 They are kept in memory and written into the consumer's status file, from which the web interface
 exports them. Times are in milliseconds here, as published; the page for Prometheus has seconds.

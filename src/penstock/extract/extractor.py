@@ -1,10 +1,10 @@
 """Write a source's stream into the change log, until stopped.
 
-The loop of document 000: wait for runs, write them, make them durable, acknowledge to the source,
-rotate at a COMMIT, record the file. The position on disk determines where to continue after any
-failure, so a lost connection and a killed process are handled alike. No other module of this
-package knows the log, and this one knows no engine (`ports/source.py`). Not here: the progress
-table, which is reached through `ProgressRecorder`.
+The loop of Wirekite's guide: wait for runs, write them, make them durable, acknowledge to the
+source, rotate at a COMMIT, record the file. The position on disk determines where to continue
+after any failure, so a lost connection and a killed process are handled alike. No other module of
+this package knows the log, and this one knows no engine (`ports/source.py`). Not here: the
+progress table, which is reached through `ProgressRecorder`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 
 logger = structlog.get_logger()
 STATUS_FILE = "extract.json"
-ACTION_INTERVAL_S = 5.0  # document 000: the action is read every five seconds
+ACTION_INTERVAL_S = 5.0  # Wirekite's guide: the action is read every five seconds
 SOURCE_INTERVAL_S = 5.0
 QUIET_FLUSH_S = 0.2  # after being caught up for so long, pending rows are made durable
 WAIT_S = 0.5

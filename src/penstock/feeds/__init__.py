@@ -1,1 +1,1 @@
-"""Changefeeds: received, staged in a database, applied in order. Follows document 001."""
+"""Changefeeds: received, staged in a database, applied in order, as Replicator does."""

@@ -1,4 +1,4 @@
-"""Counts of staging and applying, with the names that document 001's implementation publishes.
+"""Counts of staging and applying, with the names that Replicator publishes.
 
 Calls of a staging database are counted by one that wraps it (`MeteredStaging`). A call about
 several tables at once has an empty label `table`.

@@ -12,6 +12,17 @@ from typing import ClassVar
 
 from penstock.model import PenstockError, Retry
 
+# The hints of the two errors that every engine's server can cause at any statement.
+LOST = (
+    "penstock retries automatically. If this repeats, read the server's log of that time: it has a "
+    "line if the server restarted or ended the session, and none if a proxy, a firewall or the "
+    "network cut the connection."
+)
+REFUSED = (
+    "The message has what penstock was doing and then the server's own words. `penstock doctor "
+    "FILE` checks settings, rights and room; the server's log of that time has the statement."
+)
+
 
 class ConnectFailed(PenstockError):
     """The server could not be reached or refused the connection for a reason not listed below."""

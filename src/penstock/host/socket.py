@@ -17,7 +17,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from penstock.host.errors import ConnectionLost, ServerUnreachable, TlsFailed
+from penstock.host.errors import LOST, ConnectionLost, ServerUnreachable, TlsFailed
 
 TCP_KEEPALIVE_IDLE_S = 30
 TCP_KEEPALIVE_INTERVAL_S = 10
@@ -168,7 +168,7 @@ class Wire:
                         break
                     raise ConnectionLost(
                         f"{self._peer} closed the connection",
-                        hint="penstock retries automatically.",
+                        hint=LOST,
                     )
                 total += count
                 if not self.is_tls:
@@ -265,9 +265,7 @@ class Wire:
 
     def _connection_lost(self, error: BaseException | None) -> ConnectionLost:
         why = f": {error}" if error is not None and str(error) else ""
-        return ConnectionLost(
-            f"the connection to {self._peer} broke{why}", hint="penstock retries automatically."
-        )
+        return ConnectionLost(f"the connection to {self._peer} broke{why}", hint=LOST)
 
 
 def open_tcp(host: str, port: int, timeout_s: float, *, address: str = "") -> Wire:

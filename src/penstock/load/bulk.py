@@ -263,7 +263,7 @@ def _evenly(ordered: Sequence[ChunkTask], count: int) -> list[list[ChunkTask]]:
 
 FRESH_POINTS_MAX = 10  # a table that is truncated every few seconds is met in between
 ROUNDS_MAX = 6
-PAUSE_CHECK_S = 5.0  # document 000: a paused loader looks every five seconds
+PAUSE_CHECK_S = 5.0  # Wirekite's guide: a paused loader looks every five seconds
 STOP_CHECK_S = 0.2
 
 

@@ -161,7 +161,7 @@ class Actions(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderOptions:
-    """Settings of the loader; those of document 000 have their names there.
+    """Settings of the loader; those of Wirekite's guide have their names there.
 
     Attributes:
         starts: position of each source table from which its changes count, from the bulk load,

@@ -3,7 +3,7 @@
 A segment's space is freed when its last name is removed: the log's own (removed by the loader) and
 every consumer's. So consumers are isolated and no bookkeeping is needed. A consumer that is
 disabled, or whose directory has reached its size limit, gets no further links: it meets the gap as
-SegmentMissing, never silently. Follows document 002 (hard links, skipped segments). The file
+SegmentMissing, never silently. Follows Ignite's CDC (hard links, skipped segments). The file
 `cdc.disabled` beside the consumers' directories stops all links. After a crash the newest segment
 may be linked again although a consumer has removed it: a consumer removes, unread, links that its
 own state is past.

@@ -242,7 +242,7 @@ class LogBehindSource(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterOptions:
-    """Bounds of a log; defaults as in document 000.
+    """Bounds of a log; defaults as in Wirekite's guide.
 
     Attributes:
         operation_count_max: rotate at the first COMMIT after this many rows.

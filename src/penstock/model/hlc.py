@@ -1,4 +1,4 @@
-"""Hybrid logical times: when a changefeed's source committed, as document 001 writes them.
+"""Hybrid logical times: when a changefeed's source committed, as Replicator writes them.
 
 The text form is `<nanoseconds>.<logical, ten digits>`. The decimal form is nanoseconds + logical /
 10^10: 29 digits, which Python's default decimal context would round. Times compare as (nanos,

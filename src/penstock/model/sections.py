@@ -49,7 +49,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSection:
-    """[consumers.NAME]. Names, units and defaults are those of document 002 where it has them.
+    """[consumers.NAME]. Names, units and defaults are those of Ignite's CDC where it has them.
 
     Attributes:
         class_: `module:attribute`, or an entry point's name.

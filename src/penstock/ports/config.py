@@ -1,6 +1,6 @@
 """A pipeline's configuration: the sections of its file, as every package reads them.
 
-Names and defaults are those of document 000 where it has them. Not here: the sections that only
+Names and defaults are those of Wirekite's guide where it has them. Not here: the sections that only
 some pipelines have (`penstock.model.sections`), reading and checking the file
 (`penstock.control.pipeline.config`).
 """
@@ -148,7 +148,7 @@ class TargetSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeExtractorSection:
-    """[changeExtractor], as document 000 names its parameters; five are our own.
+    """[changeExtractor], as Wirekite's guide names its parameters; five are our own.
 
     Attributes:
         publication: Created with the slot.
@@ -192,7 +192,7 @@ class OnTableError(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeLoaderSection:
-    """[changeLoader], as document 000 names its parameters; the last six are our own.
+    """[changeLoader], as Wirekite's guide names its parameters; the last six are our own.
 
     Attributes:
         keep_applied_hours: Limit for segments that are not removed at once.

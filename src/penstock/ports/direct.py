@@ -190,7 +190,7 @@ DIRECT_PART: PartName[Callable[[str], DirectLog]] = PartName("direct")
 
 
 class DirectListing:
-    """Listing of a directory that finds the next segments, as document 002's utility does.
+    """Listing of a directory that finds the next segments, as Ignite's utility does.
 
     Attributes:
         pending: The saved place, until a segment was read from it.

@@ -1,4 +1,4 @@
-"""The port of feeds to a staging database: document 001's tables, as one Protocol.
+"""The port of feeds to a staging database: Replicator's tables, as one Protocol.
 
 An engine's part `staging` makes a `StagingDatabase`. Engines that share the code of one differ in
 its SQL (`StagingDialect`). Sessions belong to one thread at a time; every

@@ -134,7 +134,7 @@ SHOWN_MAX = 5  # rows of wirekite_progress in a status, for each half
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressRow:
-    """Row of wirekite_progress as the document's query returns it; times are UTC."""
+    """Row of wirekite_progress as the query of Wirekite's guide returns it; times are UTC."""
 
     source: str
     mark: str | None

@@ -1,7 +1,7 @@
 """The extractor's port to a database engine, and what the engine gets in return.
 
 One class per engine implements `SourceEngine` (`source/source_engine.py` of each), and its part
-`extraction` makes it; the loop of document 000 in `penstock.extract` knows nothing else of them.
+`extraction` makes it; the loop in `penstock.extract` knows nothing else of them.
 Engines do not know the log: they keep state through `StateFiles`, write through `LogAccess`, and
 read rows that the log has through `BaseRows`.
 """
@@ -35,7 +35,7 @@ BEHIND_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractOptions:
-    """Parameters of document 000, and those of one engine.
+    """Parameters of Wirekite's guide, and those of one engine.
 
     Attributes:
         flush_interval_s: The longest time until rows are made durable, and the age at which a

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.types.mapping import NO_CHOICES, Choices
 from penstock.model import Relation, TableName
 from penstock.serve.catalog.answers import Answer, Session
@@ -21,6 +22,8 @@ from penstock.serve.tables import served_relation
 
 _NO_SETTINGS = ("user", "database", "options", "replication")
 _WORD = re.compile(r"(?:[^\s\\]|\\.)+", re.DOTALL)
+# They ask for every kind of object that a server may have; a log has tables and keys.
+_DUMPS = ("pg_dump", "pg_dumpall")
 _ASSIGNED = re.compile(r"(?:-c\s*|--)([^=]+)=(.*)", re.DOTALL)
 
 
@@ -57,6 +60,14 @@ class CatalogWelcome(Welcome):
         """Apply the settings of the start-up packet; return those to report. Raises Refused."""
         given = _options(parameters.get("options", ""))
         given |= {name: value for name, value in parameters.items() if name not in _NO_SETTINGS}
+        if (program := given.get("application_name", "")) in _DUMPS:
+            raise Refused(
+                "0A000",
+                f"{program} cannot dump a served change log, which has tables and keys and no "
+                "other objects",
+                hint="Run `penstock plan FILE --ddl` where the log is: it prints the statements "
+                "that create the published tables.",
+            )
         self._catalog.set_startup(session, given)
         return self._catalog.reports(session)
 

@@ -1,6 +1,6 @@
 """Store of progress in a target: the tables of schema `wirekite`, for every SQL engine.
 
-`wirekite_progress` and `wirekite_action` are document 000's, with the choices it leaves open made
+`wirekite_progress` and `wirekite_action` are Wirekite's, with the choices it leaves open made
 as ARCHITECTURE.md says. The other tables are our own: `wirekite_log` binds the target to one change
 log and stores how far it is applied, `wirekite_staged` the same for each log that instances share,
 `wirekite_table` the shapes of captured tables as applied, `wirekite_apart` the tables with a table
@@ -122,11 +122,11 @@ class StateDialect:
         new: Inserted value of a column in an upsert.
         true: Value of a flag that is set.
         either: Value of a flag that is set if one of two flags is.
-        now: Present time in wirekite_progress, whose columns document 000 prescribes.
+        now: Present time in wirekite_progress, whose columns Wirekite's guide prescribes.
         utc_now: Present time in the other tables: UTC.
         for_update: Lock against every other transaction.
         for_share: Lock against changes.
-        newest: Query of document 000 for the newest progress rows, as it prints it for the engine.
+        newest: Query for the newest progress rows, as Wirekite's guide prints it for the engine.
         merge_name_max: Greatest length of a merge table's name. It leaves room for the suffix of a
             set and a phase (`ports.target.staging_name`).
         name_encoding: Encoding whose bytes limit a name; empty if characters do.

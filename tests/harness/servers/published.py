@@ -1,4 +1,4 @@
-"""The queries of document 000, letter by letter.
+"""The queries of Wirekite's guide, letter by letter.
 
 The lag query is in MySQL's dialect; PostgreSQL has no TIMESTAMPDIFF, `docs/commands.md` has its
 form.

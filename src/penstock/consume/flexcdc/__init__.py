@@ -1,1 +1,1 @@
-"""FlexCDC: changelog tables and plugins over the change log. Follows document 003."""
+"""FlexCDC: changelog tables and plugins over the change log, as FlexCDC has them."""

@@ -1,6 +1,7 @@
 """FlexCDC's own file, consumer.ini: sections of `key = value`, as PHP reads them.
 
-`;` and `#` begin comments, values may be in quotes, true, on, yes and 1 are true. Every key has
+`;` and `#` begin comments, values may be in quotes, true, on, yes and 1 are true. `${NAME}` in a
+value is an environment variable, which the original does not have. Every key has
 the meaning of FlexCDC's documentation; an unknown one is an error. Our own additions are the keys
 `url` of [source] and [dest], in place of user, host, port and password, changelog_names and
 row_values in [flexcdc], and a section [types].
@@ -9,6 +10,7 @@ row_values in [flexcdc], and a section [types].
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import quote, urlencode
 
+from penstock.host.environment import quote_except_variables, replace_variables
 from penstock.model import PenstockError
 from penstock.model.sections import FlexCdcSettings
 
@@ -60,17 +63,22 @@ class Ini:
 
     Attributes:
         source: URL of the source.
+        source_text: The same for a pipeline file: it names the variables of user and password.
         sections: all sections as texts, for plugins.
     """
 
     path: Path
     settings: FlexCdcSettings
     source: str = field(repr=False)
+    source_text: str = field(repr=False)
     sections: Mapping[str, Mapping[str, str]] = field(repr=False)
 
 
-def read_ini(path: Path) -> Ini:
-    """Read and check the file. Raises IniUnreadable, IniKeyUnknown, IniValueInvalid."""
+def read_ini(path: Path, *, environment: Mapping[str, str] = os.environ) -> Ini:
+    """Read and check the file. Raises IniUnreadable, IniKeyUnknown, IniValueInvalid.
+
+    environment: values of the variables.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -78,7 +86,11 @@ def read_ini(path: Path) -> Ini:
             f"Could not read ini file: {path}",
             hint="Name FlexCDC's file with --ini; without it consumer.ini in this folder is read.",
         ) from error
-    sections = _sections(path, text)
+    written = _sections(path, text)
+    sections = {
+        name: {key: _expand(path, name, key, value, environment) for key, value in pairs.items()}
+        for name, pairs in written.items()
+    }
     if MAIN not in sections:
         raise IniUnreadable(
             f"Could not find [flexcdc] section or .ini file not found: {path}",
@@ -96,8 +108,33 @@ def read_ini(path: Path) -> Ini:
         path=path,
         settings=replace(settings, dest=dest, types=sections.get(TYPES, {})),
         source=source,
+        source_text=_source_text(written[SOURCE], sections[SOURCE], source),
         sections=sections,
     )
+
+
+def _expand(path: Path, section: str, key: str, text: str, environment: Mapping[str, str]) -> str:
+    """Return a value with its variables replaced. Raises IniValueInvalid."""
+
+    def missing(name: str, hint: str) -> IniValueInvalid:
+        return IniValueInvalid(
+            f"{path.name}: {key} in [{section}] needs the environment variable {name}, which is "
+            "not set",
+            hint=hint,
+            key=key,
+        )
+
+    return replace_variables(text, environment, missing)
+
+
+def _source_text(written: Mapping[str, str], given: Mapping[str, str], url: str) -> str:
+    """Return the source's URL for a pipeline file, which reads the same variables."""
+    if given.get("url"):
+        return written["url"]
+    account = quote_except_variables(written.get("user", ""))
+    if given.get("password"):
+        account += f":{quote_except_variables(written['password'])}"
+    return f"{SCHEME}://{account}@{url.rpartition('@')[2].replace('${', '$${')}"
 
 
 def _sections(path: Path, text: str) -> dict[str, dict[str, str]]:

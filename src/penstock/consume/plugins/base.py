@@ -1,6 +1,6 @@
 """The nine callbacks of a plugin, and its view of the FlexCDC that calls it.
 
-Names, arguments and order are those of FlexCDC. Follows document 003.
+Names, arguments and order are those of FlexCDC.
 """
 
 from __future__ import annotations

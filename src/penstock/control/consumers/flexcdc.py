@@ -92,6 +92,7 @@ class Opened:
 
     Attributes:
         file: The given file.
+        source_text: URL of the source for the pipeline file of a consumer.ini.
         pipeline: The pipeline file; with consumer.ini it exists once `setup` was run.
         ini: Set for consumer.ini.
     """
@@ -99,6 +100,7 @@ class Opened:
     file: Path
     settings: FlexCdcSettings
     source: str = field(repr=False)
+    source_text: str = field(default="", repr=False)
     pipeline: Path
     sections: Mapping[str, Mapping[str, str]] = field(repr=False)
     ini: Ini | None = None
@@ -145,6 +147,7 @@ def open_flexcdc(file: Path) -> Opened:
         file=file,
         settings=ini.settings,
         source=ini.source,
+        source_text=ini.source_text,
         pipeline=path.with_name(path.stem + PIPELINE_SUFFIX) / PIPELINE_FILE,
         sections=ini.sections,
         ini=ini,
@@ -337,7 +340,7 @@ def write_pipeline(opened: Opened, file: str, offset: int, tables: Iterable[Tabl
         'directory = "."',
         "",
         "[source]",
-        f"url = {_quote(opened.source.replace('${', '$${'))}",
+        f"url = {_quote(opened.source_text)}",
         f"tables = [{', '.join(map(_quote, patterns))}]",
         "",
         "[changeExtractor]",
@@ -346,7 +349,7 @@ def write_pipeline(opened: Opened, file: str, offset: int, tables: Iterable[Tabl
         f"binlogPosition = {offset}",
     ]
     text = "\n".join(lines) + "\n"
-    REAL_FILES.replace(opened.pipeline, text.encode(), is_secret=True)  # the source's password
+    REAL_FILES.replace(opened.pipeline, text.encode(), is_secret=True)  # may have a password
 
 
 def patterns_of(settings: FlexCdcSettings, tables: Iterable[TableName]) -> list[str]:

@@ -84,7 +84,7 @@ def stop_on_signals(stop: StopRequest, *, hurry: bool = True) -> Iterator[None]:
 
 
 logger = structlog.get_logger()
-CHECK_INTERVAL_S = 5.0  # document 000: PAUSE sleeps 5 s between checks
+CHECK_INTERVAL_S = 5.0  # Wirekite's guide: PAUSE sleeps 5 s between checks
 
 
 def give_action(config: Config, word: str) -> None:

@@ -1,6 +1,6 @@
 """A pipeline's configuration: every key, its type and its default.
 
-Parameters that document 000 names have its spelling and defaults. Not here: reading TOML and
+Parameters that Wirekite's guide names have its spelling and defaults. Not here: reading TOML and
 environment variables (`config_text.py`), and questions to a server (`doctor/doctor.py`).
 """
 
@@ -354,7 +354,7 @@ def _unknown(
 
 
 def _refuse_other_engines(text: ConfigText) -> None:
-    """Refuse starting positions and other engines' parameters (document 000) by name."""
+    """Refuse starting positions and other engines' parameters (Wirekite's guide) by name."""
     pipeline, source = text.values.get("pipeline"), text.values.get("source")
     mode = plain(pipeline.get("mode")) if isinstance(pipeline, dict) else None
     url = plain(source.get("url")) if isinstance(source, dict) else None

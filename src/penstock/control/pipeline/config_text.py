@@ -8,18 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
+from penstock.host.environment import replace_variables
 from penstock.host.errors import UrlInvalid
 from penstock.model import PenstockError
 from penstock.ports.config import OPTIONS_PART
 from penstock.ports.registry import part
 
-_VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _SECTION_LINE = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-\"' ]+?)\s*\]")
 _KEY_LINE = re.compile(r"\s*[\"']?([A-Za-z0-9_\-]+)[\"']?\s*(?:=|\.)")
-_USER_INFO = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://([^/?#]*)@")
 
 
 class ConfigUnreadable(PenstockError):
@@ -129,30 +126,19 @@ def _with_variables(
 def _replace_variables(
     value: str, keys: tuple[str, ...], text: ConfigText, environment: Mapping[str, str]
 ) -> str | Substituted:
-    """Replace `${NAME}`; `$${` means a plain `${`.
-
-    Inside the user:password part of a URL the variable's text is percent-encoded, so that a
-    password may hold `@` or `/` unchanged.
-    """
-    user_info = _USER_INFO.match(value)
-    encoded = range(*user_info.span(1)) if user_info else range(0)
+    """Replace `${NAME}`, as `replace_variables` does."""
     section, key = (keys[0], keys[1]) if len(keys) > 1 else ("", keys[0] if keys else "")
 
-    def one(match: re.Match[str]) -> str:
-        if match[0] == "$${":
-            return "${"
-        name = match[1]
-        if not _VARIABLE_NAME.match(name) or name not in environment:
-            raise ConfigVariableMissing(
-                f"{text.place(section, key)}: {'.'.join(keys)} needs the environment variable "
-                f"{name or '(empty name)'}, which is not set",
-                hint=f"Set it and run again: export {name}=...; write $${{ for a plain ${{.",
-                key=".".join(keys),
-                variable=name,
-            )
-        return quote(environment[name], safe="") if match.start() in encoded else environment[name]
+    def missing(name: str, hint: str) -> ConfigVariableMissing:
+        return ConfigVariableMissing(
+            f"{text.place(section, key)}: {'.'.join(keys)} needs the environment variable "
+            f"{name}, which is not set",
+            hint=hint,
+            key=".".join(keys),
+            variable=name,
+        )
 
-    return Substituted(_VARIABLE.sub(one, value))
+    return Substituted(replace_variables(value, environment, missing))
 
 
 def plain(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The bulk load of a configured pipeline, which the load process runs before the first change.
 
 Joins configuration, source and package `load`. The load process waits for the position of the
-handover and reads at its point; the extract process takes document 000's four steps, in its
+handover and reads at its point; the extract process takes Wirekite's four steps, in its
 engine's way, and keeps them in state/handover.json. Not here: these steps (`handover` of each
 engine), the file (`penstock.ports.handover`), the copying of chunks (`penstock.load.bulk`), the
 unique keys that are created after the load (`penstock.load.deferred_keys`).

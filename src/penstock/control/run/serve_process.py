@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from penstock.base.held import Holder
-from penstock.codec.types import NO_CHOICES, Engine, parse_choices
+from penstock.codec.types import NO_CHOICES, Choices, Engine, parse_choices
 from penstock.consume.lock import LOCK_FILE
 from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.control.pipeline.extras import SERVE, install_line, missing_libraries
@@ -69,7 +69,7 @@ def serve(config: Config, *, on_served: Callable[[str], None]) -> None:
     Raises ServeSectionMissing, ServeNotInstalled, ServeRunning, TlsUnusable, and the errors of the
     log, the slots and the socket.
     """
-    section = _check(config)
+    section = check_serve(config)
     settings = serve_settings(config, section)
     stop = StopRequest()
     with ExitStack() as stack:
@@ -96,7 +96,8 @@ def serve(config: Config, *, on_served: Callable[[str], None]) -> None:
             asyncio.run(_Served(config, section, settings, log, stop, on_served).run(head))
 
 
-def _check(config: Config) -> ServeSection:
+def check_serve(config: Config) -> ServeSection:
+    """Return the section. Raises ServeSectionMissing, ServeNotInstalled."""
     if config.serve is None:
         raise ServeSectionMissing(
             f"{config.path.name} has no [serve]",
@@ -116,9 +117,6 @@ def serve_settings(config: Config, section: ServeSection) -> ServeSettings:
 
     Raises TlsUnusable.
     """
-    choices = NO_CHOICES
-    if config.target.types:
-        choices = parse_choices(config.target.types, Engine(types_at(config.source.url)))
     keep = section.max_slot_wal_keep_size
     tls, binding = _encryption(config, section)
     return ServeSettings(
@@ -130,8 +128,15 @@ def serve_settings(config: Config, section: ServeSection) -> ServeSettings:
         binding=binding,
         keep_bytes=None if keep < 0 else keep,
         sync_slot_s=seconds(section.sync_slot_age),
-        choices=choices,
+        choices=type_choices(config),
     )
+
+
+def type_choices(config: Config) -> Choices:
+    """Return what [target.types] chooses for values that PostgreSQL cannot hold."""
+    if not config.target.types:
+        return NO_CHOICES
+    return parse_choices(config.target.types, Engine(types_at(config.source.url)))
 
 
 def _encryption(

@@ -5,7 +5,7 @@ in the tables of its schema or database `wirekite`.
 
 Seconds are of commit times, by the source's clock: the age of the oldest commit that is not visible
 in the target. 0 is reported only if it is known that nothing is outstanding; an unknown lag is
-unknown. Not here: the query of document 000, which counts from the last finished file and grows
+unknown. Not here: the query of Wirekite's guide, which counts from the last finished file and grows
 when idle, asking the source (`lag` of each engine), and reading the tables (`target_state` of each
 engine).
 """

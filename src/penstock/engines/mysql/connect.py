@@ -26,6 +26,8 @@ from pymysql.cursors import Cursor, DictCursor
 
 from penstock.engines.mysql.url import MySQLUrl
 from penstock.host.errors import (
+    LOST,
+    REFUSED,
     ConnectFailed,
     ConnectionLost,
     DatabaseRefused,
@@ -453,14 +455,14 @@ def server_error(doing: str, number: int, sqlstate: str, said: str) -> PenstockE
     message = f"{doing}: {said or 'the connection was closed'}"
     fields = {"errno": number, "sqlstate": sqlstate}
     if number in (_CLOSED, *_LOST, *_LOST_TOO):
-        return ConnectionLost(message, hint=AGAIN, **fields)
+        return ConnectionLost(message, hint=LOST, **fields)
     if number in _PRIVILEGES:
         return PrivilegeMissing(
             message, hint="Run `penstock doctor`: it prints the GRANT to type.", **fields
         )
     if number in _INTERRUPTED or number in _BUSY:
         return StatementInterrupted(message, hint=AGAIN, **fields)
-    hint = "Run `penstock doctor` for what the server lacks."
+    hint = REFUSED
     if number in _GONE:
         hint = (
             "The table was dropped or renamed meanwhile. Run the same command again: `[source] "

@@ -1,4 +1,4 @@
-"""Handover of a MySQL or MariaDB source: document 000's four steps, in the extract process.
+"""Handover of a MySQL or MariaDB source: Wirekite's four steps, in the extract process.
 
 The snapshots that the bulk load reads and the position where its changes begin are one point, which
 `MySQLPlanner` takes. It is written into state/handover.json before anything is read or followed, so
@@ -250,9 +250,7 @@ def _wait_for_bulk(pipeline: Pipeline, stop: Callable[[], bool]) -> None:
 
 
 def _rotate(connection: Connection) -> None:
-    """Begin a new binlog file if the account may. Document 000 requests this; nothing depends on
-    it.
-    """
+    """Begin a new binlog file if the account may. Wirekite's guide does; nothing depends on it."""
     try:
         run(connection, "flush binary logs", doing="beginning a new binlog file")
     except PrivilegeMissing as error:

@@ -1,4 +1,4 @@
-"""Find where a new log begins: the source's SCN, by document 000's way.
+"""Find where a new log begins: the source's SCN, as Wirekite's guide does.
 
 A snapshot as of the SCN `scn` has every transaction that was committed up to it. Transactions that
 were open then have rows in older redo, so three things are read in this order: an SCN, the open

@@ -23,6 +23,8 @@ import pyarrow as pa
 from penstock.engines.oracle.errors import SessionUnset, SnapshotLost, ThinModeRefused
 from penstock.engines.oracle.url import ROOT, OracleUrl
 from penstock.host.errors import (
+    LOST,
+    REFUSED,
     ConnectFailed,
     ConnectionLost,
     DatabaseUnknown,
@@ -39,7 +41,6 @@ from penstock.model import PenstockError
 from penstock.ports.registry import DriverMissing
 
 AGAIN = "penstock retries automatically."
-DOCTOR = "Run `penstock doctor` for what the server lacks."
 ARRAY_ROWS = 2000
 """Rows of a round trip. The driver's 100 let a large result look hung."""
 ARROW_ROWS = 8192
@@ -464,7 +465,7 @@ def server_error(doing: str, number: int, name: str, said: str) -> PenstockError
     if name.startswith("DPY-"):
         fields["driver"] = name
     if name in _DPY_LOST or number in _LOST:
-        return ConnectionLost(message, hint=AGAIN, **fields)
+        return ConnectionLost(message, hint=LOST, **fields)
     if number in _BUSY:
         return ServerBusy(message, hint=AGAIN, **fields)
     if number in _SNAPSHOT:
@@ -498,7 +499,7 @@ def _hint(number: int) -> str:
             "The table was dropped or renamed meanwhile, or this user may not read it. Run the "
             "same command again: `[source] tables` is read again."
         )
-    return DOCTOR
+    return REFUSED
 
 
 def is_gone(error: PenstockError) -> bool:

@@ -1,4 +1,4 @@
-"""Handover of an Oracle source: document 000's four steps, in the extract process.
+"""Handover of an Oracle source: Wirekite's four steps, in the extract process.
 
 The bulk load reads the tables as of the SCN at which the log begins: both have the same position,
 and nothing is stopped at the source or kept open for it. What the redo before that SCN has of open

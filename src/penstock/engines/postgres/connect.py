@@ -19,6 +19,8 @@ from psycopg import conninfo
 
 from penstock.host import errors
 from penstock.host.errors import (
+    LOST,
+    REFUSED,
     ConnectFailed,
     ConnectionLost,
     DatabaseRefused,
@@ -348,9 +350,9 @@ def statement_error(doing: str, error: psycopg.Error) -> PenstockError:
     said = error.diag.message_primary or str(error).strip() or type(error).__name__
     message = f"{doing}: {said}"
     if state is None and isinstance(error, psycopg.OperationalError):
-        return ConnectionLost(message, hint="penstock retries automatically.")
+        return ConnectionLost(message, hint=LOST)
     if state is not None and state.startswith(("08", "57P")):
-        return ConnectionLost(message, hint="penstock retries automatically.", sqlstate=state)
+        return ConnectionLost(message, hint=LOST, sqlstate=state)
     if state == "42501":
         return PrivilegeMissing(
             message, hint="Run `penstock doctor`: it prints the GRANT to type.", sqlstate=state
@@ -360,9 +362,7 @@ def statement_error(doing: str, error: psycopg.Error) -> PenstockError:
     hint = (error.diag.message_hint or "") or _value_hint(state, said)
     if column := _COPY_COLUMN.search(error.diag.context or ""):
         message += f" (column {column[2]} of {column[1]})"
-    return StatementFailed(
-        message, hint=hint or "Run `penstock doctor` for what the server lacks.", sqlstate=state
-    )
+    return StatementFailed(message, hint=hint or REFUSED, sqlstate=state)
 
 
 TARGET_TYPES = "target.types"

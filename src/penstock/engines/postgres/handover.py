@@ -1,7 +1,7 @@
-"""The handover of a PostgreSQL source: document 000's four steps, in the extract process.
+"""The handover of a PostgreSQL source: Wirekite's four steps, in the extract process.
 
 Mode `snapshot` stops nothing: the slot's exported snapshot freezes the position for the bulk load
-while changes are extracted beside it. Mode `pause` is the document's literal form for a source
+while changes are extracted beside it. Mode `pause` is the guide's literal form for a source
 that is a standby: replay is paused, the position is read from the frozen server, the bulk load
 reads it, the change processes start, and replay is resumed, whatever happens. What to do next is
 decided by `ports.handover.decide`, which is pure. Not here: a slot without a bulk load

@@ -9,7 +9,7 @@ from penstock.engines.postgres.connect import connect, server_errors
 from penstock.ports.config import Config
 from penstock.ports.lag import LogEnd, Retention, SourceReader, SourceState
 
-# The bytes are those of document 000's query; on a standby there is no current WAL position.
+# The bytes are those of Wirekite's query; on a standby there is no current WAL position.
 # Not pg_stat_replication's flush_lag: it is of what was confirmed last, and does not change until
 # the next confirmation.
 SLOT_STATE = """

@@ -1,6 +1,6 @@
 """Tables wirekite_progress and wirekite_action in an SQLite file; see `penstock.sql.state_store`.
 
-They have document 000's columns. Nothing is applied without a target, so the only rows are those of
+They have Wirekite's columns. Nothing is applied without a target, so the only rows are those of
 segments (CE), and the tables that store a target's applied position are missing. Times are UTC, as
 text that sorts.
 
@@ -90,8 +90,8 @@ def create(path: Path) -> None:
 def open_file(path: Path) -> sqlite3.Connection:
     """Open an existing file as schema `wirekite` of an empty database in memory.
 
-    So the queries of document 000 run unchanged. Autocommit; any thread may use the connection, one
-    at a time. Raises ConnectFailed, ProgressFileBroken.
+    So the queries of Wirekite's guide run unchanged. Autocommit; any thread may use the connection,
+    one at a time. Raises ConnectFailed, ProgressFileBroken.
     """
     connection = sqlite3.connect(
         ":memory:", timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True

@@ -26,6 +26,8 @@ import pyarrow as pa
 from penstock.engines.sqlserver.errors import RangeInvalid, SystemLibraryMissing
 from penstock.engines.sqlserver.url import SQLServerUrl
 from penstock.host.errors import (
+    LOST,
+    REFUSED,
     ConnectFailed,
     ConnectionLost,
     DatabaseRefused,
@@ -377,7 +379,7 @@ def server_error(doing: str, number: int, state: str, said: str) -> PenstockErro
     message = f"{_shorten(doing)}: {said or 'the connection was closed'}"
     fields = {"errno": number}
     if number in _LOST or (not number and state in (*_STATE_LOST, *_STATE_LOST_TOO)):
-        return ConnectionLost(message, hint=AGAIN, **fields)
+        return ConnectionLost(message, hint=LOST, **fields)
     if number in _PRIVILEGES or number in _LOGIN_REFUSED:
         return PrivilegeMissing(
             message, hint="Run `penstock doctor`: it prints the GRANT to type.", **fields
@@ -385,7 +387,7 @@ def server_error(doing: str, number: int, state: str, said: str) -> PenstockErro
     if number in _INTERRUPTED | _BUSY or (not number and state in _STATE_INTERRUPTED):
         return StatementInterrupted(message, hint=AGAIN, **fields)
     if state in (*_STATE_LOST, *_STATE_LOST_TOO):
-        return ConnectionLost(message, hint=AGAIN, **fields)
+        return ConnectionLost(message, hint=LOST, **fields)
     if number in _RANGE:
         return RangeInvalid(message, hint=AGAIN, **fields)
     return StatementFailed(message, hint=_hint(number), **fields)
@@ -399,7 +401,7 @@ def _hint(number: int) -> str:
         )
     if number in _READ_ONLY:
         return "The database accepts no writes: name the primary replica in the URL."
-    return "Run `penstock doctor` for what the server lacks."
+    return REFUSED
 
 
 def is_gone(error: PenstockError) -> bool:

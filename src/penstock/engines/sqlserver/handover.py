@@ -1,4 +1,4 @@
-"""Handover of a SQL Server source: document 000's four steps, in the extract process.
+"""Handover of a SQL Server source: Wirekite's four steps, in the extract process.
 
 The position is noted before anything is read. The bulk load's sessions begin later, each with a
 snapshot of its own, and the changes from the position on are applied over what they read: a row's

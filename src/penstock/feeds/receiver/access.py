@@ -2,7 +2,7 @@
 
 Signed tokens (JWT) are checked against the public keys in the staging database. They name the
 target schemas that their bearer may post to, and have an id by which they are revoked.
-Source: RFC 7519; the claims are those of document 001's implementation.
+Source: RFC 7519; the claims are those of Replicator.
 """
 
 from __future__ import annotations

@@ -13,11 +13,10 @@ import structlog
 
 from penstock.codec.mysql import mysqlwire
 from penstock.engines.mysql.proxy_protocol import OPEN_SESSION, greet
-from penstock.host.errors import ConnectionLost
+from penstock.host.errors import LOST, ConnectionLost
 from penstock.model import PenstockError, Retry
 
 logger = structlog.get_logger(__name__)
-AGAIN = "penstock retries automatically."
 COM_QUERY = b"\x03"
 BLOCK_BYTES = 1024 * 1024
 # A SELECT holds a table's shape until its transaction ends, unless it is undone.
@@ -180,9 +179,9 @@ class ProxiedSession:
         try:
             count = self._socket.recv_into(self._view[self.end :])
         except OSError as error:
-            raise ConnectionLost(f"a proxied session broke: {error}", hint=AGAIN) from error
+            raise ConnectionLost(f"a proxied session broke: {error}", hint=LOST) from error
         if count == 0:
-            raise ConnectionLost("a proxied session was closed", hint=AGAIN)
+            raise ConnectionLost("a proxied session was closed", hint=LOST)
         self.end += count
 
     def _make_room(self) -> None:
@@ -202,7 +201,7 @@ class ProxiedSession:
         try:
             self._socket.sendall(mysqlwire.packet(COM_QUERY + statement.encode()))
         except OSError as error:
-            raise ConnectionLost(f"a proxied session broke: {error}", hint=AGAIN) from error
+            raise ConnectionLost(f"a proxied session broke: {error}", hint=LOST) from error
 
     def _packet(self) -> bytes:
         while True:

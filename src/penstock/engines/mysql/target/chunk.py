@@ -17,7 +17,6 @@ import structlog
 
 from penstock.codec.lines import LineDialect
 from penstock.engines.mysql.connect import (
-    AGAIN,
     Connection,
     connect,
     quote,
@@ -45,7 +44,7 @@ from penstock.engines.mysql.target.target import (
     read_target_tables,
 )
 from penstock.host import faults
-from penstock.host.errors import ConnectionLost
+from penstock.host.errors import LOST, ConnectionLost
 from penstock.model import PenstockError, TableName
 from penstock.ports.bulk import (
     APPLICATION_NAME,
@@ -178,7 +177,7 @@ class MySQLWriter(BulkWriter):
                 faults.point("bulk.chunk.copied")
                 progress.end_chunk(table=task.table, number=number, row_count=count)
         except pymysql.err.InterfaceError as error:
-            raise ConnectionLost(f"{doing}: the connection was closed", hint=AGAIN) from error
+            raise ConnectionLost(f"{doing}: the connection was closed", hint=LOST) from error
         faults.point("bulk.chunk.committed")
         return ChunkStatus.DONE, count
 

@@ -5,8 +5,8 @@ have 39 digits, one more than a NUMBER has for certain, so it is kept as text. A
 in Oracle, so a column that may be empty is nullable. A row is locked by `SELECT ... FOR UPDATE`
 before it changes, because only this waits for a limited time.
 
-The queries that document 000 publishes for monitoring are here in Oracle's SQL: `LATEST` and `LAG`
-(reference oracle-sqlserver, section 4 F0). No Spark, so that every process may import this.
+The queries for monitoring in Wirekite's guide are here in Oracle's SQL: `LATEST` and `LAG`.
+No Spark, so that every process may import this.
 """
 
 from __future__ import annotations

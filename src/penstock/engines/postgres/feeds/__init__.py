@@ -1,1 +1,1 @@
-"""A PostgreSQL database as the staging database of changefeeds: document 001's tables."""
+"""A PostgreSQL database as the staging database of changefeeds: Replicator's tables."""

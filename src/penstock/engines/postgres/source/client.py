@@ -22,6 +22,8 @@ from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect_error
 from penstock.engines.postgres.source import login
 from penstock.engines.postgres.source.login import Authenticator, ServerAddress
 from penstock.host.errors import (
+    LOST,
+    REFUSED,
     ConnectFailed,
     ConnectionLost,
     DatabaseRefused,
@@ -321,14 +323,14 @@ def server_error(doing: str, said: ServerMessage) -> PenstockError:
     fields = {"sqlstate": said.sqlstate, "severity": said.severity}
     state = said.sqlstate
     if state.startswith(("08", "57P")):
-        return ConnectionLost(message, hint="penstock retries automatically.", **fields)
+        return ConnectionLost(message, hint=LOST, **fields)
     if state == "42501":
         return PrivilegeMissing(
             message, hint="Run `penstock doctor`: it prints the GRANT to type.", **fields
         )
     if state in _INTERRUPTED:
         return StatementInterrupted(message, hint="penstock retries automatically.", **fields)
-    hint = said.hint or "Run `penstock doctor` for what the server lacks."
+    hint = said.hint or REFUSED
     return StatementFailed(message, hint=hint, **fields)
 
 

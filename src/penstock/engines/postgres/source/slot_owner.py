@@ -1,10 +1,10 @@
 """Owner of a slot: a line in the comment of the publication; and names that are free at a server.
 
-A slot's name belongs to the whole server, and document 000 gives every pipeline the same one, so a
-second pipeline needs another. No hint of ours drops a slot to free its name: another pipeline or
-database may need what the server keeps for it.
+A slot's name belongs to the whole server, and Wirekite's guide gives every pipeline the same one,
+so a second pipeline needs another. No hint of ours drops a slot to free its name: another pipeline
+or database may need what the server keeps for it.
 
-A slot has only a name, which document 000 fixes for every pipeline. So the pipeline that reads
+A slot has only a name, which Wirekite's guide fixes for every pipeline. So the pipeline that reads
 from a slot writes its name beside it, where it can be read whatever the pipeline's target is.
 `slot_owner` returns it. A publication of another role may not be commented: such a slot has no
 owner, and a standby keeps the one it has.

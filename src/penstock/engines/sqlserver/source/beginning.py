@@ -1,4 +1,4 @@
-"""Find where a new log begins: the source's position, by document 000's way.
+"""Find where a new log begins: the source's position, as Wirekite's guide does.
 
 The position is that of `sys.fn_cdc_get_max_lsn()`. If nothing was ever captured, it is the last
 commit that the availability group knows, then the last commit in the transaction log, which are

@@ -4,8 +4,8 @@ Times are UTC (`datetime2(6)`; the type TIMESTAMP is a row version there). Names
 exactly, with a binary collation. A position may have 39 digits, which is one more than DECIMAL has,
 so it is kept as text. `wirekite_merge` holds a stamp for each merge table.
 
-The queries that document 000 publishes for monitoring are here in T-SQL: `LATEST` and `LAG`
-(reference oracle-sqlserver, section 4 F0). No Spark, so that every process may import this.
+The queries that Wirekite's guide publishes for monitoring are here in T-SQL: `LATEST` and
+`LAG`. No Spark, so that every process may import this.
 """
 
 from __future__ import annotations
