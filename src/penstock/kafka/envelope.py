@@ -38,6 +38,7 @@ _BLOCK = Schema(
     optional=True,
     fields={"id": STRING, "total_order": INT64, "data_collection_order": INT64},
 )
+_DELETED = Schema(kind="string", optional=True, number=18_999)  # no column has this number
 _OPTIONAL_INT64 = INT64.as_optional()
 
 
@@ -48,8 +49,13 @@ class Format(Protocol):
         """Return the messages of so many rows."""
         ...
 
-    def encode_one(self, schema: Schema, value: Any, subject: str) -> bytes:
-        """Return one message, from Python values."""
+    def encode_one(
+        self, schema: Schema, value: Any, subject: str, *, is_latest: bool = False
+    ) -> bytes:
+        """Return one message, from Python values.
+
+        is_latest: with the subject's latest schema, which may have other columns.
+        """
         ...
 
 
@@ -158,7 +164,7 @@ class TableMessages:
             self._value = Schema(
                 kind=STRUCT,
                 name=self._value.name,
-                fields={**fields, "__deleted": STRING.as_optional()},
+                fields={**fields, "__deleted": _DELETED},
             )
         self._key = Schema(
             kind=STRUCT,
@@ -304,7 +310,7 @@ class TableMessages:
             children = rows.last_cells(self._value)
         if self._style.deletes == REWRITE:
             texts = pc.if_else(pa.array(rows.is_delete), "true", "false")
-            children = [*children, _strings(STRING.as_optional(), texts)]
+            children = [*children, _strings(_DELETED, texts)]
         return struct(self._value, children)
 
     def _block(self, batch: Any, orders: Orders | None) -> Cells:
@@ -380,7 +386,11 @@ class TableMessages:
             "op": "t",
             **times,
         }
-        return self._format.encode_one(self._envelope, value, f"{self._topic}-value")
+        # The table's columns are unknown if it was emptied before its first row since the start.
+        is_latest = not self._relation.columns
+        return self._format.encode_one(
+            self._envelope, value, f"{self._topic}-value", is_latest=is_latest
+        )
 
 
 class _Rows:

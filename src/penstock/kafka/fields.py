@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -72,7 +72,7 @@ class Field:
 def field_of(column: Column, relation: Relation, modes: Modes, *, optional: bool) -> Field:
     """Return the field of a column."""
     schema, values, takes = _rule(column, relation, modes)
-    return Field(schema.as_optional(optional=optional), values, takes)
+    return Field(replace(schema, optional=optional, number=column.id), values, takes)
 
 
 def _rule(column: Column, relation: Relation, modes: Modes) -> tuple[Schema, Convert, bool]:

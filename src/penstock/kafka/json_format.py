@@ -46,7 +46,14 @@ class JsonFormat:
             pieces = [head, *pieces, b"}"]
         return self._kernel.join_rows(_merge(pieces), count)
 
-    def encode_one(self, schema: Schema, value: Any, _: str) -> bytes:
+    def encode_one(
+        self,
+        schema: Schema,
+        value: Any,
+        subject: str,  # noqa: ARG002 - for a registry
+        *,
+        is_latest: bool = False,  # noqa: ARG002 - for a registry
+    ) -> bytes:
         """Return one message, from Python values."""
         payload = _plain(schema, value)
         if self._has_schemas:

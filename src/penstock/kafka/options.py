@@ -50,6 +50,7 @@ _TEXTS = (
     "unavailable.value.placeholder",
 )
 _FLAGS = (
+    "auto.register.schemas",
     "schemas.enable",
     "tombstones.on.delete",
     "provide.transaction.metadata",

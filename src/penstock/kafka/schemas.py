@@ -21,6 +21,7 @@ class Schema:
         name: semantic type, as `io.debezium.time.Date`; of a struct its name.
         fields: of a struct, by name.
         items: of an array.
+        number: of a field in Protobuf; 0: its place.
     """
 
     kind: str
@@ -30,6 +31,7 @@ class Schema:
     parameters: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, Schema] = field(default_factory=dict)
     items: Schema | None = None
+    number: int = 0
 
     def as_optional(self, *, optional: bool = True) -> Schema:
         """Return the schema of values that may be null, or may not."""

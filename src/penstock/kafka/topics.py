@@ -10,6 +10,7 @@ import structlog
 
 from penstock.consume.api import CdcLog, PlaceKeeper
 from penstock.consume.batches import CdcBatch
+from penstock.kafka.avro_format import AvroFormat
 from penstock.kafka.broker import Broker
 from penstock.kafka.envelope import Format, Style, TableMessages, find_moved
 from penstock.kafka.errors import TopicShared
@@ -17,6 +18,8 @@ from penstock.kafka.json_format import JsonFormat
 from penstock.kafka.modes import Modes
 from penstock.kafka.options import DEFAULT_NAMES, Options, parse
 from penstock.kafka.producer import TransactionalProducer
+from penstock.kafka.protobuf_format import ProtobufFormat
+from penstock.kafka.registry import Registry
 from penstock.kafka.transactions import KEY, VALUE, TransactionCounts
 from penstock.model import Relation, TableName
 
@@ -66,6 +69,11 @@ class Topics(PlaceKeeper):
         return place
 
     def _make_format(self) -> Format:
+        converter = self._options.text("converter", "json")
+        if converter == "avro":
+            return AvroFormat(Registry(self._options))
+        if converter == "protobuf":
+            return ProtobufFormat(Registry(self._options))
         return JsonFormat(has_schemas=self._options.flag("schemas.enable", default=False))
 
     def store_place(self, place: str) -> None:
@@ -95,7 +103,7 @@ class Topics(PlaceKeeper):
                 run = []
             if self._events >= limit and batch.ends_run and batches.is_at_commit:
                 return True
-        return batches.is_at_commit
+        return bool(batches.is_at_commit)
 
     def on_truncate(self, table: str, gsn: int) -> None:
         if self._skips_truncate:
