@@ -266,16 +266,18 @@ class TransactionalProducer:
 
     def _failed(self, error: KafkaError, place: str = "") -> PenstockError:
         found = self._broker.error(error, place or f"transactional id {self._id}")
-        age_s = time.monotonic() - self._begun_s
-        is_late = self._is_open and age_s > 0.9 * self._timeout_ms / 1000
+        is_late = self._is_open and self._age_s() > 0.9 * self._timeout_ms / 1000
         if is_late and not isinstance(found, BrokerUnreachable):
             return self._too_long()
         if isinstance(found, ProducerFenced):
             self._is_open = False  # it is the other one's to abort
         return found
 
+    def _age_s(self) -> float:
+        return time.monotonic() - self._begun_s
+
     def _too_long(self) -> PenstockError:
-        return TransactionTooLong.of(time.monotonic() - self._begun_s, self._timeout_ms)
+        return TransactionTooLong.of(self._age_s(), self._timeout_ms)
 
     @property
     def _id(self) -> str:
