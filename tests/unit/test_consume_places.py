@@ -16,7 +16,8 @@ from harness.pipelines.consume import write
 from harness.pipelines.consumer import NAME, Feed
 from harness.pipelines.log import inserts, number_rows, run_of, truncate
 from penstock.consume import BatchIterator, CdcLog, PlaceKeeper, batches_of
-from penstock.consume.classes import ConsumerFailed
+from penstock.consume.classes import ConsumerClassInvalid, ConsumerFailed
+from penstock.consume.direct import check_delivers_directly
 from penstock.consume.places import PlaceLost, PlaceUnreadable
 from penstock.consume.position import ConsumerOfOtherLog, ConsumerState, Position, SegmentsMissed
 from penstock.log import links
@@ -190,6 +191,12 @@ def test_a_truncate_is_committed_with_its_transaction(feed: Feed) -> None:
     assert store.commits[2:] == [[6, ("public.item", 6)]]
     feed.run(Keeper(store))
     assert len(store.commits) == 3
+
+
+def test_a_node_s_directory_is_refused() -> None:
+    """A consumer that stores its place needs a log with numbers."""
+    with pytest.raises(ConsumerClassInvalid, match="needs a change log"):
+        check_delivers_directly(Keeper(Store()))
 
 
 def test_a_commit_is_seen_in_the_log(tmp_path: Path) -> None:

@@ -436,7 +436,8 @@ def test_options_are_checked(options: dict[str, Any], match: str, tmp_path: Path
     """KF01 names the option, before anything is connected."""
     with pytest.raises(OptionInvalid, match=match):
         Topics(**{**REQUIRED, **options})
-    check_class("penstock.kafka:Topics", {**REQUIRED, **options}, beside=tmp_path)
+    with pytest.raises(OptionInvalid, match=match):
+        check_class("penstock.kafka:Topics", {**REQUIRED, **options}, beside=tmp_path)
 
 
 def test_options_may_be_nested_and_are_passed_on() -> None:

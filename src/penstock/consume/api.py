@@ -76,6 +76,15 @@ class CdcConsumer:
     is not greater.
     """
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """Check the options of the pipeline file before anything runs (ours): `penstock doctor`
+        does. Raises PenstockError.
+
+        Args:
+            options: Arguments of the class.
+        """
+
     def start(self, metrics: MetricRegistry) -> None:
         """Prepare the consumer. Called once, before anything else.
 

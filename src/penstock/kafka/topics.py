@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import structlog
@@ -53,6 +53,10 @@ class Topics(PlaceKeeper):
         self._counts: TransactionCounts | None = None
         if self._options.flag("provide.transaction.metadata", default=False):
             self._counts = TransactionCounts()
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        parse(options)
 
     # -- position ----------------------------------------------------------------------------
 
