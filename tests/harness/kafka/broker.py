@@ -139,6 +139,16 @@ class Broker:
         except KafkaException:
             return False
 
+    def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
+        """Create a topic; config has _ for the points in names."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        settings = {key.replace("_", "."): one for key, one in config.items()}
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        for future in admin.create_topics([topic]).values():
+            future.result()
+
     def kill(self) -> None:
         """Kill it as kill -9 does."""
         if self._process is not None:
