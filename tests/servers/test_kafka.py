@@ -28,10 +28,10 @@ from penstock.kafka.errors import (
     BrokerUnreachable,
     KafkaDenied,
     MessageTooLarge,
-    OptionInvalid,
     PositionTopicUnsafe,
     ProducerFenced,
     TopicMissing,
+    TopicOptionInvalid,
     TransactionTooLong,
 )
 from penstock.kafka.producer import TransactionalProducer
@@ -390,7 +390,7 @@ def test_the_broker_s_own_timeout(broker: Broker, feed: Feed, prefix: str) -> No
         with pytest.raises(TransactionTooLong):
             feed.run(topics(broker, prefix, transaction_timeout_ms=1000))
     assert read_committed(broker, [f"{prefix}.public.item"]) == []
-    with pytest.raises(OptionInvalid):
+    with pytest.raises(TopicOptionInvalid):
         feed.run(topics(broker, prefix, producer_compression_type="none-such"))
 
 

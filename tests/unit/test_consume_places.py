@@ -104,7 +104,7 @@ def test_each_change_once_over_failures(feed: Feed, after: bool) -> None:
 
 
 def test_a_place_of_another_log_is_refused(feed: Feed, tmp_path: Path) -> None:
-    """It is refused before anything is left out because of it."""
+    """The place is refused before anything is left out because of it."""
     other = Feed(tmp_path / "other")
     other.register()
     other.write(5)
@@ -136,7 +136,7 @@ def test_a_place_that_is_lost_or_old_ends_the_consumer(feed: Feed) -> None:
 
 
 def test_a_consumer_that_is_registered_again_continues_at_its_place(feed: Feed) -> None:
-    """Its saved state begins anew, and nothing is delivered twice."""
+    """The saved state begins from the beginning, and nothing is delivered twice."""
     store = Store()
     feed.write(2)
     feed.run(Keeper(store))

@@ -182,7 +182,7 @@ def near(value: Any) -> bool:
 
 
 @st.composite
-def keyed(draw: st.DrawFn, relation: Relation) -> Change:
+def draw_keyed(draw: st.DrawFn, relation: Relation) -> Change:
     """Return a change whose keys are not NULL."""
     change = draw(changes(relation))
 
@@ -207,7 +207,9 @@ def keyed(draw: st.DrawFn, relation: Relation) -> Change:
     )
 
 
-ANY = st.one_of(keyed(ITEM), keyed(ITEM_3), keyed(replace(FULL, source_id=7)), keyed(PLACE))
+ANY = st.one_of(
+    draw_keyed(ITEM), draw_keyed(ITEM_3), draw_keyed(replace(FULL, source_id=7)), draw_keyed(PLACE)
+)
 
 
 @pytest.mark.parametrize("kind", WITH_SCHEMAS)
@@ -242,7 +244,7 @@ def test_plain_json_is_the_payload(groups: list[list[Change]]) -> None:
 
 @pytest.mark.parametrize("kind", WITH_SCHEMAS)
 @settings(max_examples=20, deadline=None)
-@given(rows=st.lists(keyed(ITEM_3), min_size=1, max_size=6))
+@given(rows=st.lists(draw_keyed(ITEM_3), min_size=1, max_size=6))
 def test_flat_rows(kind: Callable[[], Reader], rows: list[Change]) -> None:
     """Flat values are the rows; a delete is a tombstone, or a row that says so."""
     expected = [one for one in reference(rows) if one[2] != "d"]
@@ -296,7 +298,7 @@ def test_the_source_block_and_the_gsns() -> None:
 
 @pytest.mark.parametrize("kind", READERS)
 def test_a_truncate(kind: Callable[[], Reader]) -> None:
-    """It has no key and no rows; with a table that was not seen the latest schema is used."""
+    """The message has no key and no rows; with a table that was not seen the latest schema is used."""
     reader = kind()
     known = TableMessages(ITEM, "shop.public.item", style(), reader.format)
     value = reader.read(known.of_truncate(7))
@@ -515,7 +517,7 @@ def test_bytes_and_texts() -> None:
 
 
 def test_floats_that_are_not_numbers() -> None:
-    """They are names, as Connect's converter writes them."""
+    """NaN and the infinities are names, as Connect's converter writes them."""
     values = pa.array([float("nan"), float("inf"), float("-inf"), 0.1, 1e300, None])
     _, found = value_of(column("float64", "float8"), values, Modes())
     assert found == ["NaN", "Infinity", "-Infinity", 0.1, 1e300, None]

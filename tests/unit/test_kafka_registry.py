@@ -12,9 +12,9 @@ import pytest
 from harness.kafka.registry import RegistryServer
 from harness.pipelines.log import ITEM, ITEM_2
 from penstock.host.server_process import free_port
-from penstock.kafka.avro_format import AvroFormat, avro_schema, fit_all
+from penstock.kafka.avro_format import AvroFormat, adjust_names, avro_schema
 from penstock.kafka.envelope import Style, TableMessages
-from penstock.kafka.errors import OptionInvalid, RegistryUnreachable, SchemaRefused
+from penstock.kafka.errors import RegistryUnreachable, SchemaRefused, TopicOptionInvalid
 from penstock.kafka.modes import Modes
 from penstock.kafka.options import Options
 from penstock.kafka.protobuf_format import ProtobufFormat, protobuf_schema
@@ -82,7 +82,7 @@ def test_a_new_column_is_compatible_and_a_new_type_is_not(
 def test_a_registry_that_fails_is_asked_again(
     server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is tried for broker.wait.ms, at each of its addresses; KF12 names them."""
+    """The registry is tried for broker.wait.ms, at each of its addresses; KF12 names them."""
     monkeypatch.setattr("penstock.kafka.registry.PAUSE_S", 0.01)
     server.failing = 3
     client = registry(server.url, **{"broker.wait.ms": 20_000})
@@ -97,20 +97,20 @@ def test_a_registry_that_fails_is_asked_again(
 
 
 def test_user_and_password(server: RegistryServer) -> None:
-    """They are sent as the registry asks for them."""
+    """Both are sent as the registry asks for them."""
     server.user = "me:secret"
     with pytest.raises(SchemaRefused, match="Unauthorized"):
         registry(server.url).latest("a-value")
     known = {"schema.registry.user": "me", "schema.registry.password": "secret"}
     assert registry(server.url, **known).latest("a-value") is None
-    with pytest.raises(OptionInvalid, match="http"):
+    with pytest.raises(TopicOptionInvalid, match="http"):
         registry("localhost:8081")
 
 
 def test_names_that_the_formats_do_not_have() -> None:
-    """They are adjusted, and stay different."""
+    """Names are adjusted, and stay different."""
     fields = {"a b": INT64, "a-b": STRING, "1st": INT64}
-    assert fit_all(fields) == ["a_b", "a_b_", "_1st"]
+    assert adjust_names(fields) == ["a_b", "a_b_", "_1st"]
     schema = Schema(kind=STRUCT, name="shop.my schema.été.Value", fields=fields)
     made = avro_schema(schema)
     assert (made["namespace"], made["name"]) == ("shop.my_schema._t_", "Value")

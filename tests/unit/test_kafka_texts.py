@@ -18,7 +18,7 @@ from penstock.kafka.errors import MessageTooLarge
 from penstock.kafka.json_format import texts_of
 from penstock.kafka.texts import PlainTexts, text_kernel
 
-KERNELS = [PlainTexts, *([text_kernel()] if texts.COMPILED else [])]
+KERNELS: list[Any] = [PlainTexts, *([text_kernel()] if texts.COMPILED else [])]
 
 
 def cut(made: Any) -> list[bytes]:

@@ -20,10 +20,10 @@ from penstock.kafka.errors import (
     BrokerUnreachable,
     KafkaDenied,
     MessageTooLarge,
-    OptionInvalid,
     PositionTopicUnsafe,
     ProducerFenced,
     TopicMissing,
+    TopicOptionInvalid,
     TopicShared,
     TransactionAborted,
     TransactionTooLong,
@@ -175,7 +175,7 @@ def test_a_zombie_cannot_commit(
 def test_a_position_of_another_log_is_refused(
     broker: MemoryBroker, feed: Feed, tmp_path: Path
 ) -> None:
-    """It is compared before any change is left out; another id begins anew."""
+    """The log is compared before any change is left out; another id begins from the beginning."""
     other = Feed(tmp_path / "other")
     other.register()
     other.write(5)
@@ -212,7 +212,7 @@ def test_the_newest_position_of_the_key_counts(broker: MemoryBroker, feed: Feed)
 
 
 def test_a_topic_of_positions_that_forgets_is_refused(broker: MemoryBroker, feed: Feed) -> None:
-    """KF08 names the command that mends it."""
+    """KF08 names the command that fixes it."""
     broker.topics[POSITIONS] = []
     broker.configs[POSITIONS] = {"cleanup.policy": "delete"}
     with pytest.raises(PositionTopicUnsafe) as unsafe:
@@ -221,7 +221,7 @@ def test_a_topic_of_positions_that_forgets_is_refused(broker: MemoryBroker, feed
 
 
 def test_a_truncate_is_a_message(broker: MemoryBroker, feed: Feed) -> None:
-    """It stands between the rows before and after it, in one transaction with them."""
+    """TRUNCATE stands between the rows before and after it, in one transaction with them."""
     feed.write(3, markers=(truncate(2, 1, "item"),))
     feed.run(topics())
     ops = [json.loads(one.value or b"")["op"] for one in broker.topics[TOPIC]]
@@ -263,7 +263,7 @@ def test_key_changes_have_headers_and_stay_in_order(broker: MemoryBroker, feed: 
 
 
 def test_large_segments_are_several_transactions(broker: MemoryBroker, feed: Feed) -> None:
-    """They are cut between transactions of the source."""
+    """Kafka's transactions end between transactions of the source."""
     for count in (3, 2, 4, 1):
         write(
             feed,
@@ -434,9 +434,9 @@ def test_two_tables_of_one_topic_are_refused(broker: MemoryBroker, feed: Feed) -
 )
 def test_options_are_checked(options: dict[str, Any], match: str, tmp_path: Path) -> None:
     """KF01 names the option, before anything is connected."""
-    with pytest.raises(OptionInvalid, match=match):
+    with pytest.raises(TopicOptionInvalid, match=match):
         Topics(**{**REQUIRED, **options})
-    with pytest.raises(OptionInvalid, match=match):
+    with pytest.raises(TopicOptionInvalid, match=match):
         check_class("penstock.kafka:Topics", {**REQUIRED, **options}, beside=tmp_path)
 
 
@@ -464,12 +464,12 @@ def test_a_wrong_setting_of_the_client_is_named() -> None:
     from penstock.kafka.broker import Broker
 
     broker = Broker(parse({**REQUIRED, "producer.no.such": 1}), "id")
-    with pytest.raises(OptionInvalid, match=r"no\.such"):
+    with pytest.raises(TopicOptionInvalid, match=r"no\.such"):
         broker.client(Producer, {"no.such": 1})
 
 
 def test_warnings_of_a_broker_that_is_away_are_few() -> None:
-    """They are told once in ten seconds."""
+    """Warnings are told once in ten seconds."""
     import structlog
 
     from penstock.kafka.broker import Broker

@@ -81,7 +81,7 @@ def settle(
         if stored.log_id not in known:
             raise _of_other_log(stored, known, name)
     if is_settled and saved is not None and _is_behind(stored, saved):
-        raise _lost(stored, saved, name)
+        raise _make_lost(stored, saved, name)
     if stored is not None and not (is_settled and saved is None and _is_passed(stored, place)):
         if stored != saved:
             state.save(stored)
@@ -119,7 +119,7 @@ def _is_passed(stored: Position, place: PlaceOfLog) -> bool:
     return bool(links) and links[0].number > stored.segment
 
 
-def _lost(stored: Position | None, saved: Position, name: str) -> PlaceLost:
+def _make_lost(stored: Position | None, saved: Position, name: str) -> PlaceLost:
     where = "has none" if stored is None else f"has {stored}"
     return PlaceLost(
         f"consumer {name} was at {saved}, but where it stores its places it {where}",

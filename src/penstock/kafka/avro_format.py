@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.kafka.binary import fixed, head, sized, varint
+from penstock.kafka.binary import add_lengths, head, pack_numbers, varint
 from penstock.kafka.registry import AVRO, SchemaIds
 from penstock.kafka.schemas import ARRAY, STRUCT, Cells, Schema
 from penstock.kafka.texts import Texts, text_kernel
@@ -92,11 +92,11 @@ class AvroFormat:
     def _leaf(self, cells: Cells, schema: Schema) -> Texts:
         kind, values = schema.kind, cells.values
         if kind in ("string", "bytes"):
-            return sized(values, 2)
+            return add_lengths(values, 2)
         if kind == "boolean":
-            return fixed(values, "<u1")
+            return pack_numbers(values, "<u1")
         if kind in ("float", "double"):
-            return fixed(values, "<f4" if kind == "float" else "<f8")
+            return pack_numbers(values, "<f4" if kind == "float" else "<f8")
         numbers = np.asarray(values, np.int64)
         return self._kernel.varints((numbers << 1) ^ (numbers >> 63))
 
@@ -146,7 +146,7 @@ def _type(schema: Schema, named: set[str]) -> Any:
         assert schema.items is not None, "an array has items"
         return {"type": "array", "items": _schema(schema.items, named)}
     if schema.kind == STRUCT:
-        full = ".".join(map(fit, schema.name.split(".")))
+        full = ".".join(map(adjust_name, schema.name.split(".")))
         if full in named:
             return full
         named.add(full)
@@ -157,7 +157,7 @@ def _type(schema: Schema, named: set[str]) -> Any:
                 "type": _schema(each, named),
                 **({"default": None} if each.optional else {}),
             }
-            for name, each in zip(fit_all(schema.fields), schema.fields.values(), strict=True)
+            for name, each in zip(adjust_names(schema.fields), schema.fields.values(), strict=True)
         ]
         made = {"type": "record", "name": name, "fields": fields}
         if namespace:
@@ -190,17 +190,17 @@ def _connect(schema: Schema) -> dict[str, Any]:
     return found
 
 
-def fit(name: str) -> str:
+def adjust_name(name: str) -> str:
     """Return a name with letters, digits and _, as Debezium's adjustment `avro` makes it."""
     made = _UNFIT.sub("_", name) or "_"
     return "_" + made if made[0].isdigit() else made
 
 
-def fit_all(fields: Mapping[str, Schema]) -> list[str]:
+def adjust_names(fields: Mapping[str, Schema]) -> list[str]:
     """Return names of fields, different from each other."""
     made: list[str] = []
     for name in fields:
-        fitted = fit(name)
+        fitted = adjust_name(name)
         while fitted in made:
             fitted += "_"
         made.append(fitted)

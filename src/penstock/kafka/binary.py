@@ -18,7 +18,7 @@ def head(schema_id: int) -> bytes:
     return _HEAD.pack(MAGIC, schema_id)
 
 
-def fixed(values: Any, kind: str) -> Texts:
+def pack_numbers(values: Any, kind: str) -> Texts:
     """Return numbers with so many little-endian bytes each. kind: as NumPy has it."""
     data = np.ascontiguousarray(values, kind)
     size = data.dtype.itemsize
@@ -26,7 +26,7 @@ def fixed(values: Any, kind: str) -> Texts:
     return places, data.view(np.uint8)
 
 
-def sized(texts: Texts, scale: int = 1) -> Texts:
+def add_lengths(texts: Texts, scale: int = 1) -> Texts:
     """Return texts with their lengths, times scale, as varints in front of them."""
     offsets, data = texts
     kernel = text_kernel()

@@ -14,10 +14,10 @@ import structlog
 from penstock.kafka.errors import (
     BrokerUnreachable,
     KafkaDenied,
-    OptionInvalid,
     PositionTopicUnsafe,
     ProducerFenced,
     TopicMissing,
+    TopicOptionInvalid,
     TransactionAborted,
 )
 from penstock.kafka.options import Options
@@ -109,13 +109,15 @@ class Broker:
             logger.warning("no broker answers; trying again", servers=self.servers, why=error.str())
 
     def client(self, kind: Any, settings: Mapping[str, Any]) -> Any:
-        """Return a client of the broker. Raises OptionInvalid for a setting that is not known."""
+        """Return a client of the broker. Raises TopicOptionInvalid for a setting that is not known."""
         from confluent_kafka import KafkaException
 
         try:
             return kind({**self.settings(), **settings})
         except (KafkaException, ValueError, TypeError) as error:
-            raise OptionInvalid.of("producer.", f"is refused by the client: {error}") from error
+            raise TopicOptionInvalid.of(
+                "producer.", f"is refused by the client: {error}"
+            ) from error
 
     @property
     def admin(self) -> Any:

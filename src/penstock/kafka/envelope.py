@@ -422,10 +422,10 @@ class _Rows:
     def _after_cell(self, place: int) -> Cells:
         found = self._known.get(place)
         if found is None:
-            found = self._known[place] = self._fields[place].cells(self._sent(place))
+            found = self._known[place] = self._fields[place].cells(self._fill_unsent(place))
         return found
 
-    def _sent(self, place: int) -> Any:
+    def _fill_unsent(self, place: int) -> Any:
         """Return a column after the changes, in which what was not sent is replaced."""
         values = self._after.field(place)
         absent = self._absent.get(place)
@@ -467,7 +467,7 @@ class _Rows:
         return self._fields[place].cells(self._last(place))
 
     def _last(self, place: int) -> Any:
-        after = self._sent(place)
+        after = self._fill_unsent(place)
         if place not in self._places:
             return pc.if_else(pa.array(self.is_delete), pa.scalar(None, after.type), after)
         old = self._before.field(self._places[place])

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from penstock.model import PenstockError
 
+START = "start the consumer again: penstock consume FILE NAME."
 AGAIN = "then start the consumer again: penstock consume FILE NAME."
 
 
-class OptionInvalid(PenstockError):
+class TopicOptionInvalid(PenstockError):
     """An option of the consumer is unknown, or has a value that it cannot have. Fields: option."""
 
     code = "KF01"
     retry = "never"
 
-    @classmethod
-    def of(cls, option: str, why: str) -> Self:
+    @staticmethod
+    def of(option: str, why: str) -> TopicOptionInvalid:
         """Return the error for one option."""
-        return cls(
+        return TopicOptionInvalid(
             f'option "{option}" {why}',
             hint="docs/kafka.md has the options and their values; correct the pipeline file, "
             + AGAIN,
@@ -32,13 +31,13 @@ class BrokerUnreachable(PenstockError):
     code = "KF02"
     retry = "backoff"
 
-    @classmethod
-    def of(cls, servers: str, why: str) -> Self:
+    @staticmethod
+    def of(servers: str, why: str) -> BrokerUnreachable:
         """Return the error for these servers."""
-        return cls(
+        return BrokerUnreachable(
             f"no broker of {servers} answers: {why}",
             hint="penstock run retries automatically. Check that the brokers run and that "
-            "bootstrap.servers and security.protocol are right; else " + AGAIN,
+            "bootstrap.servers and security.protocol are right; otherwise " + START,
             servers=servers,
         )
 
@@ -49,8 +48,8 @@ class TopicMissing(PenstockError):
     code = "KF03"
     retry = "operator"
 
-    @classmethod
-    def of(cls, topic: str, servers: str, *, config: str = "") -> Self:
+    @staticmethod
+    def of(topic: str, servers: str, *, config: str = "") -> TopicMissing:
         """Return the error for one topic.
 
         Args:
@@ -59,7 +58,7 @@ class TopicMissing(PenstockError):
             config: a setting that the topic needs.
         """
         more = f" --config {config}" if config else ""
-        return cls(
+        return TopicMissing(
             f"topic {topic} does not exist, and topic.creation.enable is false",
             hint=f"Create it: kafka-topics.sh --bootstrap-server {servers} --create --topic "
             f"{topic}{more}; {AGAIN}",
@@ -75,8 +74,8 @@ class MessageTooLarge(PenstockError):
     code = "KF04"
     retry = "operator"
 
-    @classmethod
-    def of(cls, table: str, key: str, topic: str, size: int, setting: str) -> Self:
+    @staticmethod
+    def of(table: str, key: str, topic: str, size: int, setting: str) -> MessageTooLarge:
         """Return the error for one message.
 
         Args:
@@ -86,7 +85,7 @@ class MessageTooLarge(PenstockError):
             size: bytes of the message.
             setting: the setting that limits it.
         """
-        return cls(
+        return MessageTooLarge(
             f"the message of {table} with key {key} has {size} bytes, more than {setting} allows",
             hint=f"Raise {setting}, in the consumer's options for a setting of the producer "
             f"(producer.message.max.bytes) or for topic {topic} with kafka-configs.sh --alter "
@@ -96,10 +95,10 @@ class MessageTooLarge(PenstockError):
             topic=topic,
         )
 
-    @classmethod
-    def of_batch(cls) -> Self:
+    @staticmethod
+    def of_batch() -> MessageTooLarge:
         """Return the error for rows that are over 2 GiB together."""
-        return cls(
+        return MessageTooLarge(
             "the messages of one batch have more than 2 GiB",
             hint="Leave the table with these values out of the consumer's tables, " + AGAIN,
         )
@@ -111,8 +110,8 @@ class KafkaDenied(PenstockError):
     code = "KF05"
     retry = "operator"
 
-    @classmethod
-    def of(cls, place: str, why: str, right: str) -> Self:
+    @staticmethod
+    def of(place: str, why: str, right: str) -> KafkaDenied:
         """Return the error.
 
         Args:
@@ -120,7 +119,7 @@ class KafkaDenied(PenstockError):
             why: the broker's text.
             right: operations that are needed.
         """
-        return cls(
+        return KafkaDenied(
             f"the broker refuses access to {place}: {why}",
             hint=f"Grant the user {right} with kafka-acls.sh --add, or correct the sasl. and ssl. "
             "options, " + AGAIN,
@@ -134,10 +133,10 @@ class ProducerFenced(PenstockError):
     code = "KF06"
     retry = "backoff"
 
-    @classmethod
-    def of(cls, transactional_id: str) -> Self:
+    @staticmethod
+    def of(transactional_id: str) -> ProducerFenced:
         """Return the error for this id."""
-        return cls(
+        return ProducerFenced(
             f"another process has begun to use the transactional id {transactional_id}: this one "
             "may write no more, and its open transaction is aborted",
             hint="End one of the two, or give each its own transactional.id and topic.prefix, "
@@ -152,10 +151,10 @@ class TransactionAborted(PenstockError):
     code = "KF07"
     retry = "backoff"
 
-    @classmethod
-    def of(cls, why: str) -> Self:
+    @staticmethod
+    def of(why: str) -> TransactionAborted:
         """Return the error with the broker's reason."""
-        return cls(
+        return TransactionAborted(
             f"the broker aborted the transaction: {why}",
             hint="penstock run retries automatically, from the last committed position. Otherwise "
             "look at the brokers' logs, " + AGAIN,
@@ -168,10 +167,10 @@ class PositionTopicUnsafe(PenstockError):
     code = "KF08"
     retry = "operator"
 
-    @classmethod
-    def of(cls, topic: str, servers: str, policy: str) -> Self:
+    @staticmethod
+    def of(topic: str, servers: str, policy: str) -> PositionTopicUnsafe:
         """Return the error for a topic with this cleanup.policy."""
-        return cls(
+        return PositionTopicUnsafe(
             f"topic {topic} has cleanup.policy={policy}: it would forget the position",
             hint=f"Set it: kafka-configs.sh --bootstrap-server {servers} --alter --topic {topic} "
             f"--add-config cleanup.policy=compact; {AGAIN}",
@@ -186,10 +185,10 @@ class ValueOutOfRange(PenstockError):
     code = "KF09"
     retry = "operator"
 
-    @classmethod
-    def of(cls, table: str, column: str, why: str, option: str) -> Self:
+    @staticmethod
+    def of(table: str, column: str, why: str, option: str) -> ValueOutOfRange:
         """Return the error for a column, with the option that helps."""
-        return cls(
+        return ValueOutOfRange(
             f"a value of {table}, column {column}, {why}",
             hint=f"Set {option} in the consumer's options, {AGAIN}",
             table=table,
@@ -203,10 +202,10 @@ class TopicShared(PenstockError):
     code = "KF10"
     retry = "operator"
 
-    @classmethod
-    def of(cls, topic: str, tables: list[str]) -> Self:
+    @staticmethod
+    def of(topic: str, tables: list[str]) -> TopicShared:
         """Return the error for two tables."""
-        return cls(
+        return TopicShared(
             f"{' and '.join(tables)} would both be sent to topic {topic}",
             hint="Leave one of them out of the consumer's tables, or set topic.names to a pattern "
             "that tells them from each other, " + AGAIN,
@@ -221,10 +220,10 @@ class TransactionTooLong(PenstockError):
     code = "KF11"
     retry = "operator"
 
-    @classmethod
-    def of(cls, seconds: float, limit_ms: int) -> Self:
+    @staticmethod
+    def of(seconds: float, limit_ms: int) -> TransactionTooLong:
         """Return the error for a transaction of this age."""
-        return cls(
+        return TransactionTooLong(
             f"a transaction was open for {seconds:.0f} s, and transaction.timeout.ms is {limit_ms}",
             hint="Raise transaction.timeout.ms in the consumer's options, and the brokers' "
             "transaction.max.timeout.ms if it is lower, " + AGAIN,
@@ -238,12 +237,13 @@ class RegistryUnreachable(PenstockError):
     code = "KF12"
     retry = "backoff"
 
-    @classmethod
-    def of(cls, url: str, why: str) -> Self:
+    @staticmethod
+    def of(url: str, why: str) -> RegistryUnreachable:
         """Return the error for this registry."""
-        return cls(
+        return RegistryUnreachable(
             f"the schema registry at {url} does not answer: {why}",
-            hint="penstock run retries automatically. Check schema.registry.url; else " + AGAIN,
+            hint="penstock run retries automatically. Check schema.registry.url; otherwise "
+            + START,
             url=url,
         )
 
@@ -254,10 +254,10 @@ class SchemaRefused(PenstockError):
     code = "KF13"
     retry = "operator"
 
-    @classmethod
-    def of(cls, subject: str, status: int, why: str) -> Self:
+    @staticmethod
+    def of(subject: str, status: int, why: str) -> SchemaRefused:
         """Return the error for one subject."""
-        return cls(
+        return SchemaRefused(
             f"the schema registry refuses the schema of {subject} ({status}): {why}",
             hint="If the table's change is wanted, set the subject's compatibility to NONE: PUT "
             f"/config/{subject}; else leave the table out of the consumer's tables, " + AGAIN,

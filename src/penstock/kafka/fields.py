@@ -83,7 +83,7 @@ def _rule(column: Column, relation: Relation, modes: Modes) -> tuple[Schema, Con
         kind = _WHOLE[neutral]
         return Schema(kind=kind), _numbers(_NUMPY.get(kind, np.float64)), False
     if neutral == "uint64":
-        return _unsigned(column, relation, modes)
+        return _rule_of_unsigned(column, relation, modes)
     if (found := _DECIMAL.match(neutral)) is not None:
         return _decimal(modes, int(found[1]), int(found[2]))
     if neutral in ("date", "time", "timestamp", "timestamptz"):
@@ -110,7 +110,9 @@ def _booleans(array: Any) -> Any:
     return array.fill_null(False).to_numpy(zero_copy_only=False)
 
 
-def _unsigned(column: Column, relation: Relation, modes: Modes) -> tuple[Schema, Convert, bool]:
+def _rule_of_unsigned(
+    column: Column, relation: Relation, modes: Modes
+) -> tuple[Schema, Convert, bool]:
     if modes.unsigned == "precise":
         return _decimal(Modes(decimals="precise"), 20, 0)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.kafka.errors import OptionInvalid
+from penstock.kafka.errors import TopicOptionInvalid
 from penstock.kafka.modes import BINARIES, DECIMALS, TIMES, UNSIGNED
 
 CONVERTERS = ("json", "avro", "protobuf")
@@ -94,7 +94,7 @@ class Options:
 
 
 def parse(given: Mapping[str, Any]) -> Options:
-    """Return the checked options. Raises OptionInvalid.
+    """Return the checked options. Raises TopicOptionInvalid.
 
     Args:
         given: from the pipeline file; tables in it are names with points.
@@ -108,15 +108,15 @@ def parse(given: Mapping[str, Any]) -> Options:
         elif name.startswith(PRODUCER_PREFIX):
             setting = name.removeprefix(PRODUCER_PREFIX)
             if setting in _FIXED:
-                raise OptionInvalid.of(name, "cannot be set: exactly-once rests on it")
+                raise TopicOptionInvalid.of(name, "cannot be set: exactly-once rests on it")
             producer[setting] = value
         else:
             values[name] = _check(name, value)
     for name in ("bootstrap.servers", "topic.prefix"):
         if not values.get(name):
-            raise OptionInvalid.of(name, "is required")
+            raise TopicOptionInvalid.of(name, "is required")
     if not _NAME.match(values["topic.prefix"]):
-        raise OptionInvalid.of("topic.prefix", "may have letters, digits, and the signs . _ -")
+        raise TopicOptionInvalid.of("topic.prefix", "may have letters, digits, and the signs . _ -")
     _check_together(values)
     return Options(values, client, producer)
 
@@ -134,40 +134,44 @@ def _flatten(given: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]
 def _check(name: str, value: Any) -> Any:
     if name in _CHOICES:
         if value not in _CHOICES[name]:
-            raise OptionInvalid.of(name, f"is {value!r}, not one of {', '.join(_CHOICES[name])}")
+            raise TopicOptionInvalid.of(
+                name, f"is {value!r}, not one of {', '.join(_CHOICES[name])}"
+            )
         return value
     if name in _TEXTS:
         if not isinstance(value, str):
-            raise OptionInvalid.of(name, f"is {value!r}, not a text")
+            raise TopicOptionInvalid.of(name, f"is {value!r}, not a text")
         return value
     if name in _FLAGS:
         if not isinstance(value, bool):
-            raise OptionInvalid.of(name, f"is {value!r}, not true or false")
+            raise TopicOptionInvalid.of(name, f"is {value!r}, not true or false")
         return value
     if name in _NUMBERS:
         if isinstance(value, bool) or not isinstance(value, int) or value < _NUMBERS[name]:
-            raise OptionInvalid.of(name, f"is {value!r}, not a number from {_NUMBERS[name]}")
+            raise TopicOptionInvalid.of(name, f"is {value!r}, not a number from {_NUMBERS[name]}")
         return value
-    raise OptionInvalid.of(name, "is not known")
+    raise TopicOptionInvalid.of(name, "is not known")
 
 
 def _check_together(values: Mapping[str, Any]) -> None:
     has_registry = bool(values.get("schema.registry.url"))
     needs_registry = values.get("converter", "json") != "json"
     if needs_registry and not has_registry:
-        raise OptionInvalid.of("schema.registry.url", "is required for avro and protobuf")
+        raise TopicOptionInvalid.of("schema.registry.url", "is required for avro and protobuf")
     if has_registry and not needs_registry:
-        raise OptionInvalid.of("schema.registry.url", 'needs converter = "avro" or "protobuf"')
+        raise TopicOptionInvalid.of("schema.registry.url", 'needs converter = "avro" or "protobuf"')
     if values.get("schemas.enable") and needs_registry:
-        raise OptionInvalid.of("schemas.enable", "is for json: others have the registry's schemas")
+        raise TopicOptionInvalid.of(
+            "schemas.enable", "is for json: others have the registry's schemas"
+        )
     names = values.get("topic.names", DEFAULT_NAMES)
     try:
         shown = names.format(prefix="p", schema="s", table="t")
     except (KeyError, IndexError, ValueError) as error:
-        raise OptionInvalid.of(
+        raise TopicOptionInvalid.of(
             "topic.names", "may have {prefix}, {schema} and {table} in braces, and nothing else"
         ) from error
     if "{table}" not in names or not _NAME.match(shown):
-        raise OptionInvalid.of(
+        raise TopicOptionInvalid.of(
             "topic.names", "needs {table}; besides it may have letters, digits, and the signs . _ -"
         )

@@ -249,7 +249,7 @@ class TransactionalProducer:
                     continue
                 self._producer.poll(0)
                 self._check_refused()
-                raise self._failed(error) from raised
+                raise self._make_failure(error) from raised
 
     def _call(
         self, method: str, *arguments: Any, place: str, message: Any = None, **named: Any
@@ -262,9 +262,9 @@ class TransactionalProducer:
             self._check_refused()
             if message is not None:
                 raise self._error_of(raised.args[0], place, *message) from raised
-            raise self._failed(raised.args[0], f"topic {place}") from raised
+            raise self._make_failure(raised.args[0], f"topic {place}") from raised
 
-    def _failed(self, error: KafkaError, place: str = "") -> PenstockError:
+    def _make_failure(self, error: KafkaError, place: str = "") -> PenstockError:
         found = self._broker.error(error, place or f"transactional id {self._id}")
         is_late = self._is_open and self._age_s() > 0.9 * self._timeout_ms / 1000
         if is_late and not isinstance(found, BrokerUnreachable):

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.kafka.avro_format import fit, fit_all
-from penstock.kafka.binary import fixed, head, sized, varint
+from penstock.kafka.avro_format import adjust_name, adjust_names
+from penstock.kafka.binary import add_lengths, head, pack_numbers, varint
 from penstock.kafka.registry import PROTOBUF, SchemaIds
 from penstock.kafka.schemas import ARRAY, STRUCT, Cells, Schema
 from penstock.kafka.texts import Texts, text_kernel
@@ -81,7 +81,7 @@ class ProtobufFormat:
             return [encode_field(number, schema, cells.values)]
         if schema.kind == STRUCT:
             body = self._body(cells, schema, count)
-            texts = sized(self._kernel.join_rows(body, count))
+            texts = add_lengths(self._kernel.join_rows(body, count))
         else:
             texts = self._leaf(schema, cells.values)
         return [(*texts, cells.valid, _tag(number, schema), b"")]
@@ -89,11 +89,11 @@ class ProtobufFormat:
     def _leaf(self, schema: Schema, values: Any) -> Texts:
         kind = schema.kind
         if kind in ("string", "bytes"):
-            return sized(values)
+            return add_lengths(values)
         if kind == "boolean":
-            return fixed(values, "<u1")
+            return pack_numbers(values, "<u1")
         if kind in ("float", "double"):
-            return fixed(values, "<f4" if kind == "float" else "<f8")
+            return pack_numbers(values, "<f4" if kind == "float" else "<f8")
         return self._kernel.varints(np.asarray(values, np.int64))
 
 
@@ -144,7 +144,7 @@ def protobuf_schema(schema: Schema) -> str:
     package, _, _ = schema.name.rpartition(".")
     lines = ['syntax = "proto3";']
     if package:
-        lines.append(f"package {'.'.join(map(fit, package.split('.')))};")
+        lines.append(f"package {'.'.join(map(adjust_name, package.split('.')))};")
     messages: dict[str, Schema] = {}
     _collect(schema, messages)
     for name, one in messages.items():
@@ -163,12 +163,12 @@ def _collect(schema: Schema, messages: dict[str, Schema]) -> None:
 
 def message_name(schema: Schema) -> str:
     """Return the name of a struct's message within its file."""
-    return fit(schema.name.rpartition(".")[2])
+    return adjust_name(schema.name.rpartition(".")[2])
 
 
 def _fields(schema: Schema) -> list[str]:
     lines = []
-    names = fit_all(schema.fields)
+    names = adjust_names(schema.fields)
     for name, number, each in zip(names, numbers_of(schema), schema.fields.values(), strict=True):
         if each.items is not None:
             text = f"repeated {_type(each.items)}"

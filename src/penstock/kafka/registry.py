@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from penstock.kafka.errors import OptionInvalid, RegistryUnreachable, SchemaRefused
+from penstock.kafka.errors import RegistryUnreachable, SchemaRefused, TopicOptionInvalid
 from penstock.kafka.options import Options
 
 logger = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ class Registry:
         ]
         for url in self._urls:
             if not url.startswith(("http://", "https://")):
-                raise OptionInvalid.of(
+                raise TopicOptionInvalid.of(
                     "schema.registry.url", "is not an address with http or https"
                 )
         self._wait_s = options.number("broker.wait.ms", 60_000) / 1000

@@ -11,16 +11,16 @@ import datetime
 import os
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, cast
 
 import numpy as np
 
 from penstock.kafka.errors import MessageTooLarge
 
 try:
-    from penstock.kafka import _texts
-except ImportError as missing:
-    if missing.name not in ("penstock.kafka", "penstock.kafka._texts"):
+    import penstock.kafka._texts as _compiled
+except ModuleNotFoundError as missing:
+    if missing.name != "penstock.kafka._texts":
         raise  # the kernel exists and is broken: never fall back silently
     COMPILED = False
 else:
@@ -32,18 +32,6 @@ _SHORT = {8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r", 34: b'\\"', 
 _ESCAPES = {n: b"\\u%04x" % n for n in range(32)} | _SHORT
 _DAY_US = 86_400_000_000
 _ERA_DAYS = 146_097
-
-
-class TextKernel(Protocol):
-    """Functions of this module, compiled or not."""
-
-    def quote_json(self, offsets: Any, data: Any) -> Texts: ...
-    def quote_base64(self, offsets: Any, data: Any) -> Texts: ...
-    def shortest_bytes(self, numbers: Any) -> Texts: ...
-    def instants(self, times: Any) -> Texts: ...
-    def join_rows(self, pieces: list[Any], count: int) -> Texts: ...
-    def varints(self, numbers: Any) -> Texts: ...
-    def cut(self, offsets: Any, data: Any) -> list[bytes]: ...
 
 
 class PlainTexts:
@@ -108,12 +96,12 @@ class PlainTexts:
         return [given[start:end] for start, end in pairwise(places)]
 
 
-def text_kernel() -> TextKernel:
+def text_kernel() -> type[PlainTexts]:
     """Return the compiled functions, or the twins if they are not built or PENSTOCK_PURE=1 is
     set.
     """
     if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):
-        return _texts
+        return cast(type[PlainTexts], _compiled)
     return PlainTexts
 
 

@@ -39,7 +39,7 @@ class Topics(PlaceKeeper):
     """
 
     def __init__(self, **options: Any) -> None:
-        """Check the options; docs/kafka.md has them. Raises OptionInvalid."""
+        """Check the options; docs/kafka.md has them. Raises TopicOptionInvalid."""
         self._options: Options = parse(options)
         self._prefix = self._options.text("topic.prefix")
         self._producer: TransactionalProducer | None = None

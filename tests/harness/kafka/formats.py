@@ -73,18 +73,20 @@ class SchemaJsonReader:
     def read(self, data: bytes) -> Any:
         found = json.loads(data)
         assert found.keys() == {"schema", "payload"}
-        return _typed(found["schema"], found["payload"])
+        return _read_typed(found["schema"], found["payload"])
 
 
-def _typed(schema: dict[str, Any], value: Any) -> Any:
+def _read_typed(schema: dict[str, Any], value: Any) -> Any:
     if value is None:
         assert schema["optional"], schema
         return None
     if schema["type"] == "struct":
         assert [field["field"] for field in schema["fields"]] == list(value)
-        return {field["field"]: _typed(field, value[field["field"]]) for field in schema["fields"]}
+        return {
+            field["field"]: _read_typed(field, value[field["field"]]) for field in schema["fields"]
+        }
     if schema["type"] == "array":
-        return [_typed(schema["items"], one) for one in value]
+        return [_read_typed(schema["items"], one) for one in value]
     if schema["type"] == "bytes":
         data = base64.b64decode(value, validate=True)
         if schema.get("name") == DECIMAL:
