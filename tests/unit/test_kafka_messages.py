@@ -298,7 +298,7 @@ def test_the_source_block_and_the_gsns() -> None:
 
 @pytest.mark.parametrize("kind", READERS)
 def test_a_truncate(kind: Callable[[], Reader]) -> None:
-    """The message has no key and no rows; with a table that was not seen the latest schema is used."""
+    """The message has no key and no rows. The latest schema serves a table that was not seen."""
     reader = kind()
     known = TableMessages(ITEM, "shop.public.item", style(), reader.format)
     value = reader.read(known.of_truncate(7))

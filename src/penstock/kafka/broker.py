@@ -109,7 +109,7 @@ class Broker:
             logger.warning("no broker answers; trying again", servers=self.servers, why=error.str())
 
     def client(self, kind: Any, settings: Mapping[str, Any]) -> Any:
-        """Return a client of the broker. Raises TopicOptionInvalid for a setting that is not known."""
+        """Return a client of the broker. Raises TopicOptionInvalid for an unknown setting."""
         from confluent_kafka import KafkaException
 
         try:

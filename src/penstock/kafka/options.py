@@ -159,11 +159,9 @@ def _check_together(values: Mapping[str, Any]) -> None:
     if needs_registry and not has_registry:
         raise TopicOptionInvalid.of("schema.registry.url", "is required for avro and protobuf")
     if has_registry and not needs_registry:
-        raise TopicOptionInvalid.of("schema.registry.url", 'needs converter = "avro" or "protobuf"')
+        raise TopicOptionInvalid.of("schema.registry.url", "needs converter avro or protobuf")
     if values.get("schemas.enable") and needs_registry:
-        raise TopicOptionInvalid.of(
-            "schemas.enable", "is for json: others have the registry's schemas"
-        )
+        raise TopicOptionInvalid.of("schemas.enable", "is for json alone")
     names = values.get("topic.names", DEFAULT_NAMES)
     try:
         shown = names.format(prefix="p", schema="s", table="t")
