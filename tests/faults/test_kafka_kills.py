@@ -248,7 +248,7 @@ def test_each_change_once_over_a_hundred_kills(tmp_path: Path) -> None:
 
 
 def test_the_check_itself_finds_what_it_is_for() -> None:
-    """The check finds a change that is lost, twice, or out of order, and a part of a transaction."""
+    """The check finds a change that is lost, twice or out of order, and half a transaction."""
 
     def message(gsn: int, trx: int, op: str = "c") -> Message:
         value = {"op": op, "source": {"gsn": gsn, "txId": trx}}

@@ -259,7 +259,7 @@ def state_of(records: list[tuple[Any, Any]]) -> dict[int, Any]:
 @pytest.mark.long
 @pytest.mark.promise
 def test_debezium_makes_the_same_rows(
-    broker: Broker, feed: Feed, prefix: str, classes: str
+    broker: Broker, feed: Feed, prefix: str, classes: str, tmp_path: Path
 ) -> None:
     """Connect's converter reads the messages, and Debezium's transformation gives the rows; flat
     messages of penstock give the same.
@@ -268,14 +268,11 @@ def test_debezium_makes_the_same_rows(
     feed.run(topics(broker, prefix, schemas_enable=True))
     found = read_committed(broker, [f"{prefix}.public.priced"])
     assert state_of(judge(classes, found)) == ROWS
-    flat = topics(
-        broker,
-        f"{prefix}-flat",
-        schemas_enable=True,
-        form="flat",
-        transactional_id=f"{prefix}-flat",
-    )
-    feed.run(flat)
+    other = Feed(tmp_path / "flat")
+    other.register()
+    write(other, *CHANGES)
+    other.run(topics(broker, f"{prefix}-flat", schemas_enable=True, form="flat"))
+    other.close()
     rows = [
         (
             json.loads(one.key or b"")["payload"],
@@ -399,15 +396,20 @@ def test_a_broker_that_denies(tmp_path: Path, feed: Feed, prefix: str) -> None:
     """KF05 has the place and the rights."""
     settings = {
         "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow_everyone_if_no_acl_found": "false",
-        "super_users": "User:nobody",
-        "early_start_listeners": "CONTROLLER",
+        "allow_everyone_if_no_acl_found": "true",
     }
     feed.write(1)
     with running_broker(tmp_path / "denying", **settings) as broker:
-        with pytest.raises(KafkaDenied) as denied:
+        broker.deny("TOPIC", f"{prefix}.", "WRITE")
+        with pytest.raises(KafkaDenied, match=rf"{prefix}\.public\.item") as denied:
             feed.run(topics(broker, prefix, broker_wait_ms=3000))
         assert "kafka-acls.sh" in denied.value.hint
+        broker.deny("TOPIC", "penstock.positions", "READ")
+        with pytest.raises(KafkaDenied, match=r"penstock\.positions"):
+            feed.run(topics(broker, prefix, broker_wait_ms=3000))
+        broker.deny("TRANSACTIONAL_ID", "penstock-", "WRITE")
+        with pytest.raises(KafkaDenied, match="transactional id"):
+            feed.run(topics(broker, prefix, broker_wait_ms=3000))
 
 
 @pytest.mark.long

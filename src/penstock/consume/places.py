@@ -123,8 +123,8 @@ def _make_lost(stored: Position | None, saved: Position, name: str) -> PlaceLost
     where = "has none" if stored is None else f"has {stored}"
     return PlaceLost(
         f"consumer {name} was at {saved}, but where it stores its places it {where}",
-        hint="The place was removed, or restored from a backup, so changes may be missing there. "
-        f"Let the consumer begin again: penstock consumers remove FILE {name} --yes, then "
+        hint="The place was removed, restored from a backup, or has another name now, so changes "
+        f"may be missing there. Let the consumer begin again: penstock consumers remove FILE {name} --yes, then "
         f"penstock consumers add FILE {name}.",
         consumer=name,
         expected=str(saved),
@@ -137,8 +137,9 @@ def _of_other_log(stored: Position, known: set[str], name: str) -> ConsumerOfOth
     return ConsumerOfOtherLog(
         f"the place that consumer {name} stored with its data, {stored}, is of another log: "
         f"{stored.log_id or 'unknown'}; this one is {shown}",
-        hint="The log was created again, or another pipeline uses the same name. Let the consumer "
-        "store its places under another name, and start it again: penstock consume FILE NAME.",
+        hint="The log was created again, or another pipeline uses the same name for its places. "
+        "Give the places another name in the consumer's options, and let the consumer begin again: "
+        f"penstock consumers remove FILE {name} --yes, then penstock consumers add FILE {name}.",
         expected=stored.log_id,
         actual=shown,
     )

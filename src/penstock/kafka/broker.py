@@ -128,6 +128,10 @@ class Broker:
             self._admin = self.client(AdminClient, {})
         return self._admin
 
+    def close(self) -> None:
+        """Forget the client for administration, which ends its threads."""
+        self._admin = None
+
     def error(self, error: KafkaError, place: str) -> PenstockError:
         """Return the condition for an error of the client at a place."""
         return translate(error, place, self.servers, self.transactional_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.host.faults import declare, point
@@ -163,16 +164,16 @@ class TransactionalProducer:
         elif len(self._producer) > WAITING_MAX:
             self._drain(WAITING_MAX)
         else:
-            self._producer.poll(0)
+            self._call("poll", 0, place="")
         self._check_refused()
 
     def _drain(self, left: int) -> None:
         deadline_s = self._begun_s + self._timeout_ms / 1000
         while len(self._producer) > left:
             if left:
-                self._producer.poll(0.01)
+                self._call("poll", 0.01, place="")
             else:
-                self._producer.flush(1.0)
+                self._call("flush", 1.0, place="")
             self._check_refused()
             if time.monotonic() > deadline_s:
                 raise self._too_long()
@@ -247,7 +248,8 @@ class TransactionalProducer:
                 error = raised.args[0]
                 if error.retriable() and left_s > 0:
                     continue
-                self._producer.poll(0)
+                with suppress(KafkaException):  # the same error again
+                    self._producer.poll(0)
                 self._check_refused()
                 raise self._make_failure(error) from raised
 
@@ -262,7 +264,8 @@ class TransactionalProducer:
             self._check_refused()
             if message is not None:
                 raise self._error_of(raised.args[0], place, *message) from raised
-            raise self._make_failure(raised.args[0], f"topic {place}") from raised
+            where = f"topic {place}" if place else ""
+            raise self._make_failure(raised.args[0], where) from raised
 
     def _make_failure(self, error: KafkaError, place: str = "") -> PenstockError:
         found = self._broker.error(error, place or f"transactional id {self._id}")

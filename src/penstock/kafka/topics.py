@@ -89,6 +89,7 @@ class Topics(PlaceKeeper):
     def stop(self) -> None:
         if self._producer is not None:
             self._producer.close()
+            self._broker.close()
 
     @property
     def _open_producer(self) -> TransactionalProducer:

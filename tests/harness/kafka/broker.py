@@ -149,6 +149,30 @@ class Broker:
         for future in admin.create_topics([topic]).values():
             future.result()
 
+    def deny(self, kind: str, prefix: str, operation: str) -> None:
+        """Deny an operation on everything whose name begins so."""
+        from confluent_kafka.admin import (
+            AclBinding,
+            AclOperation,
+            AclPermissionType,
+            AdminClient,
+            ResourcePatternType,
+            ResourceType,
+        )
+
+        binding = AclBinding(
+            ResourceType[kind],
+            prefix,
+            ResourcePatternType.PREFIXED,
+            "User:ANONYMOUS",
+            "*",
+            AclOperation[operation],
+            AclPermissionType.DENY,
+        )
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        for future in admin.create_acls([binding]).values():
+            future.result()
+
     def kill(self) -> None:
         """Kill it as kill -9 does."""
         if self._process is not None:
