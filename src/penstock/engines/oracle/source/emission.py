@@ -24,7 +24,13 @@ from penstock.engines.oracle.source.entries import (
 )
 from penstock.engines.oracle.source.errors import RELOAD, RowsUnlogged
 from penstock.engines.oracle.source.key_order import order_moves
-from penstock.engines.oracle.source.lobs import Labels, LobAssembler, ReadLob
+from penstock.engines.oracle.source.lobs import (
+    Gone,
+    Labels,
+    LobAssembler,
+    ReadLob,
+    literal_of,
+)
 from penstock.engines.oracle.source.shapes import Shapes
 from penstock.engines.oracle.source.undo import find_survivors
 from penstock.host.errors import StatementInterrupted
@@ -82,7 +88,7 @@ class Emission:
         self._relations: list[Relation] = []
         self._markers: list[Marker] = []
         self._lines: list[tuple[int, int, int, int]] = []
-        self._since = start.position
+        self._since = self._position = start.position
 
     @property
     def gsn(self) -> int:
@@ -138,6 +144,7 @@ class Emission:
         gsn, markers = self.gsn, len(self._markers)
         self.has_ddl = False
         position, time_us = transaction.position, self._to_us(transaction.time)
+        self._position = position
         changes = self._put_in_order(self._changes(transaction))
         for entries in changes:
             yield from self._decode(entries, self.trx + 1)
@@ -191,7 +198,13 @@ class Emission:
     def _name(self, entry: Entry) -> Entry:
         if entry.code & UNREADABLE:
             raise redo_error(entry.code >> REASON_BITS, 0, entry)  # type: ignore[arg-type]
-        named = self._shapes.name_columns(entry)
+        read = self._read_lob(self._position >> 64)
+
+        def read_large(column: str) -> str:
+            value = read(entry, column)
+            return "NULL" if isinstance(value, Gone) else literal_of(value)
+
+        named = self._shapes.name_columns(entry, read_large)
         return named._replace(code=entry.code & ~MISMATCH)
 
     def _bind(self, entry: Entry) -> None:

@@ -315,8 +315,12 @@ class Shapes:
                 self._versions[key] = msgspec.structs.replace(version, relation=wider)
         self.is_changed = True
 
-    def name_columns(self, entry: Entry) -> Entry:
+    def name_columns(self, entry: Entry, read_large: Callable[[str], str]) -> Entry:
         """Return a row of an older version with the names and values of that version.
+
+        Args:
+            entry: The row.
+            read_large: Returns the literal of a large object, by its column.
 
         Raises DictionaryMismatch if that version is not known.
         """
@@ -332,6 +336,7 @@ class Shapes:
             table=table.name,
             columns=[(name, parse_type(text)) for name, text in version.columns],
             encoding=self.encoding,
+            read_large=read_large,
         )
         try:
             return entry._replace(text=name_columns(entry.text, known))
