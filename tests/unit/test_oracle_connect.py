@@ -10,17 +10,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.engines.oracle import connect as module
-from penstock.engines.oracle.connect import (
-    Connection,
-    connect,
-    connect_error,
-    connect_root,
-    is_gone,
-    literal,
-    quote,
-    server_error,
-)
+from penstock.engines.oracle.connect import Connection, connect, connect_root, literal, quote
 from penstock.engines.oracle.errors import SessionUnset, SnapshotLost, ThinModeRefused
+from penstock.engines.oracle.server_errors import connect_error, is_gone, server_error
 from penstock.host.errors import (
     ConnectionLost,
     DatabaseUnknown,
