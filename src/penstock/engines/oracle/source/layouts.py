@@ -33,6 +33,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         read_scn: SCN before the catalogue was read, or of the statement from which it follows.
         since: SCN from which on the table has these columns for certain.
         until: SCN of the statement that ended it; 0 for the last one.
+        position: Of the statement that it follows from; 0 if it was read from the catalogue.
         last_id: The highest identity of the table so far.
     """
 
@@ -41,6 +42,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     read_scn: int = 0
     since: int = 0
     until: int = 0
+    position: int = 0
     last_id: int = 0
 
     def holds_at(self, scn: int) -> bool:
@@ -58,7 +60,8 @@ class Layouts:
 
     is_changed: bool = False
     _tables: dict[TableName, list[Layout]] = field(default_factory=dict)
-    _unclear: dict[TableName, str] = field(default_factory=dict)  # statements not understood
+    _unclear: dict[TableName, tuple[str, int]] = field(default_factory=dict)
+    """Statements that were not understood, and their positions."""
 
     def load(self, layouts: Sequence[Layout]) -> None:
         """Take over what the state file remembers."""
@@ -120,7 +123,7 @@ class Layouts:
         ended = self._tables.get(table, [])
         known = {one.name: one for one in last.columns} if last is not None else {}
         last_id = max([0, *(one.last_id for one in ended), *(one.id for one in known.values())])
-        text = self._unclear.pop(table, "")
+        text, position = self._unclear.pop(table, ("", 0))
         if text and known.keys() != {one.name for one in relation.columns}:
             raise RowsUnlogged(
                 f"a statement changed columns of {table} in a way that is not understood: "
@@ -143,6 +146,7 @@ class Layouts:
             columns=tuple(columns),
             read_scn=between[0],
             since=between[1],
+            position=position,
             last_id=last_id,
         )
         self._tables[table] = [*ended, layout]
@@ -167,7 +171,7 @@ class Layouts:
         ended = msgspec.structs.replace(present, until=scn)
         self._tables[table] = [*listed[:-1], ended, *([after] if after is not None else [])]
         if after is None:
-            self._unclear[table] = text
+            self._unclear[table] = text, position
 
     def _apply(self, before: Layout, text: str, scn: int, position: int) -> Layout | None:
         ids = {one.name: one.id for one in before.relation.columns}
@@ -190,6 +194,7 @@ class Layouts:
             columns=tuple((one.name, one.type) for one in found),
             read_scn=scn,
             since=scn,
+            position=position,
             last_id=max([before.last_id, *(one.id for one in found)]),
         )
 

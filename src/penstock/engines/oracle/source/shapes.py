@@ -168,7 +168,15 @@ class Shapes:
 
     def present_relations(self) -> Sequence[Relation]:
         """Return the shapes of all captured tables after the last statement that was given."""
-        return [self._number_version(name, self._present_shape(name), 0) for name in self.tables]
+        return [
+            self._number_version(name, self._present_shape(name), self._begin_of(name))
+            for name in self.tables
+        ]
+
+    def _begin_of(self, table: TableName) -> int:
+        """Return the position from which a table has its present shape; 0 if it is not known."""
+        layout = self._layouts.present(table)
+        return 0 if layout is None else layout.position
 
     def _present_shape(self, table: TableName) -> Relation:
         """Return the shape after the last statement, with all that the catalogue knows of it."""
@@ -267,13 +275,15 @@ class Shapes:
         present = self._layouts.present(table)
         layout = self._layouts.at(table, entry.scn) or present
         if layout is not None and (layout is not present or table not in self._tables):
+            since = layout.position or since
             return self._keep_version(entry.table, layout.relation, layout.columns, since)
         if table not in self._tables or present is None:
             raise StatementInterrupted(
                 f"{table} is not in the catalogue, where it was just now",
                 hint="Nothing to do: the redo is read again.",
             )
-        return self._keep_version(entry.table, self._present_shape(table), present.columns, since)
+        shape, since = self._present_shape(table), present.position or since
+        return self._keep_version(entry.table, shape, present.columns, since)
 
     def _keep_version(
         self, number: int, relation: Relation, columns: Columns, since: int
@@ -330,7 +340,9 @@ class Shapes:
             layout = self._layouts.at(table, entry.scn)
             if layout is None:
                 raise redo_error(Reason.DICTIONARY, 0, entry)  # type: ignore[arg-type]
-            version = self._keep_version(entry.table, layout.relation, layout.columns, 0)
+            version = self._keep_version(
+                entry.table, layout.relation, layout.columns, layout.position
+            )
         known = TableColumns(
             schema=table.schema,
             table=table.name,
