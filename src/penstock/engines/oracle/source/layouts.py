@@ -185,9 +185,9 @@ class Layouts:
         columns: list[Column] = []
         for state in found:
             if state.is_added:
-                columns.append(_added(table, state, position))
+                columns.append(_add_column(table, state, position))
             elif state.id:
-                columns.append(_renamed(known[state.id], state, position))
+                columns.append(_follow(known[state.id], state, position))
         return msgspec.structs.replace(
             before,
             relation=with_columns(relation, columns),
@@ -199,7 +199,8 @@ class Layouts:
         )
 
 
-def _added(table: TableName, state: ColumnState, position: int) -> Column:
+def _add_column(table: TableName, state: ColumnState, position: int) -> Column:
+    """Return a column that a statement added. Raises RowsUnlogged."""
     return Column(
         name=state.name,
         source_type=state.type,
@@ -210,7 +211,8 @@ def _added(table: TableName, state: ColumnState, position: int) -> Column:
     )
 
 
-def _renamed(column: Column, state: ColumnState, position: int) -> Column:
+def _follow(column: Column, state: ColumnState, position: int) -> Column:
+    """Return a column with the name and type that it has after a statement."""
     if parse_type(column.base_type or column.source_type).text != parse_type(state.type).text:
         kind = parse_type(state.type)
         column = replace(column, source_type=kind.text, neutral=kind.neutral, base_type="")
