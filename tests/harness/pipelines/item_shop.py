@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,12 @@ class Shop:
         self._empty = "null" if isinstance(target, OraclePlace) else "''"
         source.run(
             "create table item (id int primary key, n int, name varchar(40), body text)",
-            *_fill("item", "({0}, {0} % 7, 'row {0}', null)"),
+            *_fill("item", lambda n: f"({n}, {n % 7}, 'row {n}', null)"),
         )
         source.make_keyless("bag", "a int, v varchar(40)")
-        source.run(*_fill("bag", "({0} % 50, 'of {0}')"), "insert into bag values (1, null)")
+        source.run(
+            *_fill("bag", lambda n: f"({n % 50}, 'of {n}')"), "insert into bag values (1, null)"
+        )
         self.path = write_pipeline(
             folder,
             source.url,
@@ -125,11 +128,11 @@ class Shop:
         assert done.code == 0, (done.out, done.err)
 
 
-def _fill(table: str, row: str) -> list[str]:
+def _fill(table: str, row: Callable[[int], str]) -> list[str]:
     """Return the statements that insert ROWS rows."""
     numbers = range(ROWS)
     return [
-        f"insert into {table} values " + ", ".join(map(row.format, numbers[at : at + 500]))
+        f"insert into {table} values " + ", ".join(map(row, numbers[at : at + 500]))
         for at in range(0, ROWS, 500)
     ]
 
