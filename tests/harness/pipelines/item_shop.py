@@ -95,7 +95,7 @@ class Shop:
         """Change many rows in several transactions; `first`: a number that no row has."""
         run = self.source.run
         run(
-            f"insert into item values ({first}, 1, 'new', null), "
+            f"insert into item (id, n, name, body) values ({first}, 1, 'new', null), "
             f"({first + 1}, null, null, {self._empty})"
         )
         run(f"update item set id = {first + 2} where id = {first}")
