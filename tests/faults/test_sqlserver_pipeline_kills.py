@@ -23,7 +23,7 @@ from penstock.engines.sqlserver.source.stream import ChangeStream
 from penstock.host import faults
 from soak import Story, draw
 
-pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 # Importing declares the fault points.
 assert prepare.__module__

@@ -25,7 +25,9 @@ BASE = re.compile(r"debian:(\d+)-slim")
 SUITES = {"12": "bookworm", "13": "trixie"}
 # What a container engine mounts. The namespace is private, so all of it goes with the command.
 MOUNTS = "mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev && mount -t tmpfs tmpfs {root}/run"
-SETTINGS_OF_PIP = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+# Of this machine, in the image; installing packages there writes the file of the usual name again.
+OWN_CERTIFICATES = "/etc/certificates-of-the-host.crt"
 
 
 @dataclass
@@ -154,14 +156,12 @@ def unpack_base(root: Path, image: str, folder: Path) -> None:
 
 
 def take_pip_settings(image: Image) -> None:
-    """Give the image what this machine needs for its package index: settings and certificates."""
-    for name in SETTINGS_OF_PIP:
-        if Path(name).exists():
-            target = image.root / name.lstrip("/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(name, target)
+    """Give the image what this machine needs for its package index: names, settings, certificates."""
+    if Path(CERTIFICATES).exists():
+        shutil.copy(CERTIFICATES, image.root / OWN_CERTIFICATES.lstrip("/"))
+        image.environment["PIP_CERT"] = OWN_CERTIFICATES
     shutil.copy("/etc/resolv.conf", image.root / "etc" / "resolv.conf")
-    taken = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CERT", "PIP_DEFAULT_TIMEOUT")
+    taken = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_DEFAULT_TIMEOUT")
     taken += ("http_proxy", "https_proxy", "no_proxy")
     image.environment.update({name: os.environ[name] for name in taken if name in os.environ})
 
