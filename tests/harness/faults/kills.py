@@ -32,7 +32,7 @@ from harness.servers.sqlserver_embedded import EmbeddedSQLServer
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from plugins.mysql import GTID_SETTINGS, KINDS, MySQLServer, kinds
 
-# Against hanging only: a backlog may wait for it, and a simulated server may be far behind its bank.
+# Against hanging only: a backlog waits for it, and a simulated server may be far behind its bank.
 END_TIMEOUT_S = 600.0
 DEATH_TIMEOUT_S = 60.0
 READY_TIMEOUT_S = 120.0

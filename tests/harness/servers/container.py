@@ -24,9 +24,12 @@ import pytest
 BASE = re.compile(r"debian:(\d+)-slim")
 SUITES = {"12": "bookworm", "13": "trixie"}
 # What a container engine mounts. The namespace is private, so all of it goes with the command.
-MOUNTS = "mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev && mount -t tmpfs tmpfs {root}/run"
+MOUNTS = (
+    "mount -t proc proc {root}/proc; mount --rbind /dev {root}/dev; "
+    "mount -t tmpfs tmpfs {root}/run"
+)
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
-# Of this machine, in the image; installing packages there writes the file of the usual name again.
+# The host's, in the image; installing packages there writes the file of the usual name again.
 OWN_CERTIFICATES = "/etc/certificates-of-the-host.crt"
 
 
@@ -156,7 +159,7 @@ def unpack_base(root: Path, image: str, folder: Path) -> None:
 
 
 def take_pip_settings(image: Image) -> None:
-    """Give the image what this machine needs for its package index: names, settings, certificates."""
+    """Give the image what the host needs for its package index: names, settings, certificates."""
     if Path(CERTIFICATES).exists():
         shutil.copy(CERTIFICATES, image.root / OWN_CERTIFICATES.lstrip("/"))
         image.environment["PIP_CERT"] = OWN_CERTIFICATES
