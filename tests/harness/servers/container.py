@@ -25,8 +25,7 @@ BASE = re.compile(r"debian:(\d+)-slim")
 SUITES = {"12": "bookworm", "13": "trixie"}
 # What a container engine mounts. The namespace is private, so all of it goes with the command.
 MOUNTS = (
-    "mount -t proc proc {root}/proc; mount --rbind /dev {root}/dev; "
-    "mount -t tmpfs tmpfs {root}/run"
+    "mount -t proc proc {root}/proc; mount --rbind /dev {root}/dev; mount -t tmpfs tmpfs {root}/run"
 )
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 # The host's, in the image; installing packages there writes the file of the usual name again.
