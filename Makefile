@@ -130,7 +130,7 @@ docs: $(VENV)/.dev ## the documentation as HTML, into build/docs
 dist: $(VENV)/.dev ## sdist and wheels of a release into dist/, x86-64 and aarch64, for each Python that is found: some ten minutes
 	@$(BIN)/python .ci/dist.py
 
-screenshots: setup ## the pictures of docs/web.md, from a real pipeline in a real browser
+screenshots: setup ## the pictures of the web interface, in a real browser, and of the terminal
 	$(BIN)/python tests/shoot_web.py
 
 changelog: $(VENV)/.dev ## print the entry of CHANGELOG.md that the files in changelog.d make

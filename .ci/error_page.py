@@ -23,6 +23,7 @@ AREAS = {
     "SV": "Serving the log",
     "BA": "The base of the log",
     "IG": "A node's directory of Apache Ignite",
+    "KF": "Kafka",
     "HS": "This machine and its connections",
     "LD": "Loading",
     "LG": "The change log",

@@ -79,7 +79,7 @@ class Live:
             EmbeddedPostgres(settings=SERVER) as destination,
         ):
             source, target = origin.url("postgres"), destination.url("postgres")
-            _fill(self.workload, source, target)
+            fill(self.workload, source, target)
             with contenders.subscription(
                 source,
                 target,
@@ -110,7 +110,7 @@ class Live:
             tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
         ):
             source, target = origin.url("postgres"), destination.url("postgres")
-            _fill(self.workload, source, target)
+            fill(self.workload, source, target)
             file = write_config(
                 Path(scratch),
                 source,
@@ -171,7 +171,7 @@ class SameWal:
         contenders.copy_slot(self._source, SLOT, "bench_theirs")
         with EmbeddedPostgres(settings=SERVER) as destination:
             target = destination.url("postgres")
-            _fill(self._workload, None, target)
+            fill(self._workload, None, target)
             options = (
                 "create_slot = false, slot_name = bench_theirs, enabled = false,"
                 " copy_data = false, streaming = on"
@@ -208,7 +208,7 @@ class SameWal:
             tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
         ):
             target = destination.url("postgres")
-            _fill(self._workload, None, target)
+            fill(self._workload, None, target)
             file = write_config(
                 Path(scratch),
                 self._source,
@@ -265,7 +265,7 @@ def extract_when_told(file: str) -> None:
     extract_changes(config, checked=True)
 
 
-def _fill(workload: Workload, source: str | None, target: str) -> None:
+def fill(workload: Workload, source: str | None, target: str) -> None:
     for url in filter(None, (source, target)):
         workload.create(url)
         with psycopg.connect(url, autocommit=True) as connection:

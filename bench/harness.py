@@ -308,10 +308,10 @@ def describe_machine() -> str:
     return f"{os.cpu_count()} cores, {gib:.0f} GiB, Python {platform.python_version()}"
 
 
-def arguments(description: str, **defaults: int) -> argparse.Namespace:
-    """Return the flags all benches share, plus one integer flag per default."""
+def arguments(description: str, **defaults: int | str) -> argparse.Namespace:
+    """Return the flags all benches share, plus one flag per default, of its type."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=ROUND_COUNT)
     for name, value in defaults.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     return parser.parse_args(sys.argv[1:])

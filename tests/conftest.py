@@ -80,9 +80,12 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def _diagnostics_as_before() -> Iterator[None]:
     """Restore the diagnostics after a test; any command that runs in process changes them."""
-    before = structlog.get_config()
+    was_configured, before = structlog.is_configured(), structlog.get_config()
     yield
-    structlog.configure(**before)
+    if was_configured:
+        structlog.configure(**before)
+    else:
+        structlog.reset_defaults()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -36,7 +36,7 @@ from harness.pipelines.ddl_model import FEATURES
 from harness.pipelines.ddl_script import Script, read_script
 from harness.pipelines.ddl_servers import Servers
 from harness.pipelines.ddl_shrink import shrink
-from harness.pipelines.ddl_types import MARIADB, MYSQL, POSTGRES, SQLSERVER
+from harness.pipelines.ddl_types import MARIADB, MYSQL, ORACLE, POSTGRES, SQLSERVER
 
 KINDS = (POSTGRES, MYSQL, MARIADB)
 SHRINKING_S = 4.0
@@ -140,8 +140,8 @@ def read_flags() -> argparse.Namespace:
     add("--histories", type=int, default=40, help="of each pair")
     add("--seed", type=int, default=1)
     add("--at-once", type=int, default=40, help="histories of one pipeline")
-    add("--source", choices=(*KINDS, SQLSERVER), action="append", help="all, if not given")
-    targets = (*KINDS, SQLSERVER, *LAKES)
+    add("--source", choices=(*KINDS, SQLSERVER, ORACLE), action="append", help="all, if not given")
+    targets = (*KINDS, SQLSERVER, ORACLE, *LAKES)
     add("--target", choices=targets, action="append", help="all databases, if not given")
     add("--features", type=lambda text: text.split(","), default=list(FEATURES))
     add("--without", type=lambda text: text.split(","), default=[], help="features, by comma")

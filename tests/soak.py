@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.faults.kills import POSTGRES, SQLSERVER, BankPipeline, Half
+from harness.faults.kills import ORACLE, POSTGRES, SQLSERVER, BankPipeline, Half
 
 # Points of every kind of source.
 EXTRACT_POINTS = (
@@ -61,6 +61,12 @@ STREAM_POINTS = {
         "changes.confirm.before",
         "changes.confirm.after",
         "changes.acknowledge.after",
+    ),
+    ORACLE: (
+        "oracle.window.before",
+        "oracle.window.after",
+        "oracle.run.before",
+        "oracle.acknowledge.after",
     ),
 }
 STREAM_POINTS["mariadb"] = STREAM_POINTS["mysql"]

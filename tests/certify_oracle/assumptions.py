@@ -59,6 +59,8 @@ ASSUMPTIONS = table_of(
     ("direct", "a direct-path insert has operation code 1, whatever OPERATION says", _ROWS),
     ("open-scn", "GV$TRANSACTION has the START_SCN of an open transaction", _BEGINNING),
     ("late-commit", "a transaction that was open at a switch commits with a later SCN", _BEGINNING),
+    ("window-whole", "a window up to the lowest SCN that all threads have written has every commit "
+     "up to it; none appears there later", _MINING),
     ("as-of", "AS OF SCN reads what was committed then", _CHUNKS),
     ("as-of-errors", "an SCN of the future is error 8181", _CHUNKS),
     ("row-id-range", "ROWID ranges of DBA_EXTENTS have all rows, each once", _CHUNKS),
@@ -70,6 +72,7 @@ ASSUMPTIONS = table_of(
     ("merge-key", "MERGE cannot update a column of its ON condition: error 38104", _TARGET),
     ("merge-stable", "MERGE from two rows of one key is error 30926", _TARGET),
     ("ddl-commits", "a DDL statement commits the open transaction", _TARGET),
+    ("create-user", "a user without a login can own tables, and has room for their rows", _TARGET),
     ("deferred", "a deferred foreign key is checked at COMMIT: errors 2091 and 2291", _TARGET),
     ("locked-row", "FOR UPDATE NOWAIT of a locked row is error 54, WAIT 1 is 30006", _TARGET),
     ("too-long", "a text that is too long is error 12899, a number 1438", _TARGET),

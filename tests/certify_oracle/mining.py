@@ -19,7 +19,8 @@ COLUMNS = (
     *("DATA_OBJD#", "STATUS", "INFO", "SRC_CON_NAME", "SQL_REDO"),
 )
 CONTENTS = f"SELECT {', '.join(COLUMNS)} FROM V$LOGMNR_CONTENTS"
-ENDS = (6, 7, 36)  # START, COMMIT, ROLLBACK
+COMMIT = 7
+ENDS = (6, COMMIT, 36)  # START, COMMIT, ROLLBACK
 SWITCH = "ALTER SYSTEM ARCHIVE LOG CURRENT"
 SWITCH_ON_RDS = "BEGIN rdsadmin.rdsadmin_util.switch_logfile; END;"
 Row = dict[str, Any]
@@ -49,16 +50,33 @@ def mine(server: Server, low: int, schema: str) -> list[Row]:
     """
     with server.open_root() as session:
         switch_log(session)
-        high = read_scn(session)
-        begin_mining(session, low, high)
-        rows = list(_read(session))
-        session.run(statements.END)
+        rows = read_window(session, low, read_scn(session))
     xids = {row["XID"] for row in rows if row["SEG_OWNER"] == schema}
     return [
         row
         for row in rows
         if row["SEG_OWNER"] == schema or (row["OPERATION_CODE"] in ENDS and row["XID"] in xids)
     ]
+
+
+def read_window(session: Connection, low: int, high: int) -> list[Row]:
+    """Return all rows of a range, up to where all threads have written at most."""
+    begin_mining(session, low, high)
+    rows = list(_read(session))
+    session.run(statements.END)
+    return rows
+
+
+def find_commits(session: Connection, low: int, high: int, schema: str) -> set[bytes]:
+    """Return the ids of the transactions of a range that changed a schema and were committed."""
+    rows = read_window(session, low, high)
+    xids = {row["XID"] for row in rows if row["SEG_OWNER"] == schema}
+    return {row["XID"] for row in rows if row["OPERATION_CODE"] == COMMIT} & xids
+
+
+def find_end(session: Connection, low: int) -> int:
+    """Return the end of a window that begins now, as penstock chooses it."""
+    return read_views(session, read_incarnation(session).resetlogs, low).end_scn
 
 
 def begin_mining(session: Connection, low: int, high: int) -> None:

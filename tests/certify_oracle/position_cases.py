@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+
 from certify_oracle.case import Bench, case, codes
-from certify_oracle.mining import begin_mining, read_scn, switch_log
+from certify_oracle.mining import begin_mining, find_commits, find_end, read_scn, switch_log
 from certify_oracle.row_cases import ITEM
 from certify_oracle.server import SCHEMA
+from penstock.engines.oracle.connect import Connection
 from penstock.engines.oracle.source import statements
 from penstock.model import PenstockError
 
+WRITERS = 4
+WINDOWS = 8
+WRITE_PAUSE_S, WINDOW_PAUSE_S = 0.002, 0.2
 EXTENTS = (
     "SELECT E.RELATIVE_FNO, E.BLOCK_ID, E.BLOCKS, O.DATA_OBJECT_ID FROM DBA_EXTENTS E "
     "JOIN ALL_OBJECTS O ON O.OWNER = E.OWNER AND O.OBJECT_NAME = E.SEGMENT_NAME "
@@ -33,6 +40,47 @@ def open_at_a_switch(bench: Bench) -> None:
     commits = [row["SCN"] for row in rows if row["OPERATION_CODE"] == 7]
     is_whole = [code for code in codes(rows) if code == 1] == [1, 1]
     bench.holds("late-commit", is_whole and len(commits) == 1 and commits[0] > scn, codes(rows))
+
+
+@case("window-whole")
+def commits_at_the_end_of_a_window(bench: Bench) -> None:
+    """Windows that are read at once while sessions commit, and again when all is archived."""
+    bench.table("C_WINDOW", ITEM)
+    stop = threading.Event()
+
+    def write(session: Connection, first: int) -> None:
+        for number in itertools.count(first):
+            if stop.is_set():
+                return
+            session.run(f"INSERT INTO c_window VALUES ({number}, 1, 'a')")
+            session.commit()
+            stop.wait(WRITE_PAUSE_S)
+
+    writers = [
+        threading.Thread(target=write, args=(bench.open(), place * 10**6))
+        for place in range(WRITERS)
+    ]
+    windows: list[tuple[int, set[bytes]]] = []
+    with bench.server.open_root() as root:
+        for one in writers:
+            one.start()
+        try:
+            for _ in range(WINDOWS):
+                stop.wait(WINDOW_PAUSE_S)
+                end = find_end(root, bench.low)
+                windows.append((end, find_commits(root, bench.low, end, SCHEMA)))
+        finally:
+            stop.set()
+            for one in writers:
+                one.join()
+        switch_log(root)
+        late = [
+            (end, sorted(one.hex() for one in later - seen))
+            for end, seen in windows
+            if (later := find_commits(root, bench.low, end, SCHEMA)) != seen
+        ]
+    bench.record(windows=len(windows), commits=len(windows[-1][1]))
+    bench.holds("window-whole", windows[-1][1] and not late, late[:3])
 
 
 @case("as-of", "as-of-errors")

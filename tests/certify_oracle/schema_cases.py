@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
+
 from certify_oracle.case import Bench, case, changes
 from certify_oracle.row_cases import ITEM
 from certify_oracle.server import SCHEMA
+from penstock.engines.oracle.connect import quote
+from penstock.engines.oracle.target.bulk import CREATE_SCHEMA
+from penstock.engines.oracle.target.progress import USER_REFUSED
 
 
 @case("ddl", "version")
@@ -49,6 +54,25 @@ def truncation(bench: Bench) -> None:
     places = [row["DATA_OBJD#"] for row in rows if row["OPERATION_CODE"] == 1]
     is_right = any(text.startswith("truncate") for text in texts) and len(set(places)) == 2
     bench.holds("truncate", is_right, (texts, places))
+
+
+@case("create-user")
+def owner_of_tables(bench: Bench) -> None:
+    """A user that has penstock's tables, as docs/oracle.md creates one."""
+    name = f"{SCHEMA}_OWNER"
+    bench.server.schemas.append(name)
+    number = bench.error_number(CREATE_SCHEMA.format(quote(name)))
+    if number in USER_REFUSED:  # before 18c
+        password = f"P{secrets.token_hex(12)}"
+        text = f'CREATE USER {quote(name)} IDENTIFIED BY "{password}" ACCOUNT LOCK'
+        number = bench.error_number(text)
+        bench.session.run(f"GRANT UNLIMITED TABLESPACE TO {quote(name)}")
+    bench.session.run(f"CREATE TABLE {quote(name, 'KEPT')} (id NUMBER(10))")
+    bench.run(f"INSERT INTO {quote(name, 'KEPT')} VALUES (1)")
+    found = bench.value(f"SELECT COUNT(*) FROM {quote(name, 'KEPT')}")
+    bench.holds("create-user", number == 0 and found == 1, (number, found))
+    bench.session.run(f"DROP USER {quote(name)} CASCADE")
+    bench.server.schemas.remove(name)
 
 
 @case("ddl-commits", "merge-key", "merge-stable", "deferred", "locked-row")

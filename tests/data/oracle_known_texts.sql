@@ -482,3 +482,64 @@ SELECT inst_id, sid, serial# FROM gv$session WHERE module = :module AND username
 ALTER SYSTEM KILL SESSION '12,345,@1' IMMEDIATE
 ;;
 SELECT COUNT(*) FROM "SHOP"."T" VERSIONS BETWEEN SCN 1 AND 2 WHERE VERSIONS_STARTSCN > 1 AND ROWNUM = 1
+;;
+select target from wirekite.wirekite_progress where operation = 'CE' and source = :b1 and finish_time is not null
+;;
+select source_schema, source_name, plan, position, row_count, finish_time from wirekite.bulk_table
+;;
+create table wirekite.bulk_table (
+        source_schema varchar2(128 byte) not null,
+        source_name   varchar2(128 byte) not null,
+        plan        varchar2(64 char) not null,
+        position      varchar2(256 char) not null,
+        row_count     number(19) null,
+        start_time    timestamp(6) not null,
+        finish_time   timestamp(6) null,
+        primary key (source_schema, source_name)
+    )
+;;
+SELECT 1 FROM all_users WHERE username = :name
+;;
+CREATE USER "COPY" NO AUTHENTICATION QUOTA UNLIMITED ON USERS
+;;
+CREATE TABLE "COPY"."bag" (
+    "a" NUMBER(10,0) NULL,
+    "v" VARCHAR2(40 CHAR) NULL
+)
+;;
+CREATE TABLE "COPY"."item" (
+    "id" NUMBER(10,0) NOT NULL,
+    "nn" NUMBER(10,0) NULL,
+    "body" CLOB NULL,
+    "more" NUMBER(10,0) NULL
+)
+;;
+MERGE INTO wirekite.bulk_table t
+USING (SELECT :b1 AS source_schema, :b2 AS source_name, :b3 AS plan, :b4 AS position, SYS_EXTRACT_UTC(SYSTIMESTAMP) AS start_time FROM dual) s
+   ON ((t.source_schema = s.source_schema AND t.source_name = s.source_name))
+ WHEN MATCHED THEN UPDATE SET t.plan = s.plan, t.position = s.position, t.start_time = s.start_time, t.row_count = null, t.finish_time = null
+ WHEN NOT MATCHED THEN INSERT (source_schema, source_name, plan, position, start_time) VALUES (s.source_schema, s.source_name, s.plan, s.position, s.start_time)
+;;
+delete from wirekite.wirekite_progress where operation = 'DL' and table_name = :b1
+;;
+select table_name, source, mark from wirekite.wirekite_progress where operation = 'DL' and finish_time is not null
+;;
+select plan from wirekite.bulk_table where source_schema = :b1 and source_name = :b2 and plan = :b3 and finish_time is null for update wait 10
+;;
+select mark from wirekite.wirekite_progress where source = :b1 and target = 'DL' and finish_time is not null for update wait 10
+;;
+SELECT "id", "nn", "body", CASE WHEN "body" IS NULL THEN 0 ELSE 1 END, "more" FROM "SHOP"."item" AS OF SCN 8800060
+;;
+select source, mark from wirekite.wirekite_progress where operation = 'DL' and table_name = :b1 and finish_time is not null
+;;
+update wirekite.bulk_table set row_count = :b1, finish_time = SYS_EXTRACT_UTC(SYSTIMESTAMP) where source_schema = :b2 and source_name = :b3 and plan = :b4
+;;
+ALTER TABLE "COPY"."item" ADD CONSTRAINT "item_pk" PRIMARY KEY ("id")
+;;
+CREATE TABLE "WIREKITE"."bag_wkm" (
+    "wk$n" NUMBER(19) NULL,
+    "a" NUMBER(19) NULL,
+    "v" VARCHAR2(4000 BYTE) NULL,
+    "wk$stamp" NUMBER(19) NULL
+)
+;;

@@ -129,15 +129,14 @@ class SimServer:
     def kill(self) -> None:
         """Kill the simulator with SIGKILL."""
         self._process.kill()
-        self._process.wait()
+        self.close()
 
     def close(self) -> None:
-        """Stop the simulator."""
+        """Stop the simulator, which ends at the end of its input, and close the pipes to it."""
         assert self._process.stdin is not None
-        if self._process.poll() is None:
-            self._process.stdin.close()
-            self._process.wait(START_TIMEOUT_S)
         assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(START_TIMEOUT_S)
         self._process.stdout.close()
 
 

@@ -122,13 +122,21 @@ def test_a_table_that_is_no_heap_goes_by_ranges_of_its_key(config: Config, spark
     assert 0 < int(str(counted[0])) <= int(str(counted[1])) < 30_000
 
 
-def test_a_finished_load_is_not_done_again(config: Config, spark: Session) -> None:
-    """A second run returns at once and leaves changes made meanwhile alone."""
+def test_a_finished_load_is_not_done_again(
+    config: Config, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second run returns at once and leaves changes made meanwhile alone.
+
+    It does not ask where the source is: on SQL Server, that waits for the capture job.
+    """
     fill_orders(config.source.url, 100)
     first = load(config, spark)
     run(config.source.url, "insert into public.orders (id) values (-1)")
     run(config.target.url, "update public.orders set note = 'applied later' where id = 5")
+    released: list[PostgresPlanner] = []
+    monkeypatch.setattr(PostgresPlanner, "release", released.append)
     second = load(config, spark)
+    assert not released
     assert second.rows == first.rows == {ORDERS: 100}
     assert second.positions == first.positions == start_positions(config.layout.state, Lsn)
     assert rows(config.target.url, "select count(*) from public.orders where note like 'appl%'")

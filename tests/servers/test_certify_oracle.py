@@ -161,7 +161,6 @@ def test_an_interrupt_leaves_nothing(place: OraclePlace, dsn: str, tmp_path: Pat
     """Ctrl-C in the middle of the cases; the report says that it is not complete."""
     with subprocess.Popen(
         command(dsn, tmp_path, *NOTHING_ELSE),
-        env=place.environment(),
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -187,7 +186,7 @@ def test_suites_run_on_the_given_database(place: OraclePlace, dsn: str, tmp_path
     chosen = "oracle and (changed_key_moves_its_row or what_was_rolled_back)"
     done = subprocess.run(
         command(dsn, tmp_path, "--case", "two_sessions", "--soak-seconds", "0", "--tests", chosen),
-        env=place.environment(), capture_output=True, text=True, timeout=WAIT_S, check=False,
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
     )  # fmt: skip
     suites = report_of(tmp_path)["suites"]
     assert (suites["failed"], suites["problem"]) == ([], ""), done.stdout
@@ -202,7 +201,7 @@ def test_a_soak_of_seconds(place: OraclePlace, dsn: str, tmp_path: Path) -> None
     """A pipeline between two schemas survives kills; all rows are equal."""
     done = subprocess.run(
         command(dsn, tmp_path, "--case", "two_sessions", "--soak-seconds", "6", "--tests", ""),
-        env=place.environment(), capture_output=True, text=True, timeout=800, check=False,
+        capture_output=True, text=True, timeout=800, check=False,
     )  # fmt: skip
     soak = report_of(tmp_path)["soak"]
     assert soak["problem"] == "", done.stdout

@@ -6,117 +6,17 @@ All processes are those that a user starts; rows are compared with the test's ow
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from harness.pipelines.end_to_end import LIVELY, Process
-from harness.pipelines.pipeline import Ran, penstock, write_pipeline
-from harness.servers.engines import FIRST, Place, new_place
-from harness.servers.sqlserver_place import SQLServerPlace
-from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.running import processes
+from harness.pipelines.item_shop import Shop, check_through_kills
+from harness.servers.engines import FIRST, new_place
 from plugins.shared import SharedServers
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
-
-WITHIN_S = 300.0
-LOOK_S = 0.5
-ROWS = 2000
-LARGE = "large " * 20_000
-COLUMNS = "id, n, name, body"
-TABLES = ("item", "bag")
-
-
-class Shop:
-    """A source with rows, an empty target, and a pipeline between them."""
-
-    def __init__(self, folder: Path, source: Place, target: Place) -> None:
-        self.source, self.target = source, target
-        source.run(
-            "create table item (id int primary key, n int, name varchar(40), body text)",
-            *_fill("item", "({0}, {0} % 7, 'row {0}', null)"),
-        )
-        source.make_keyless("bag", "a int, v varchar(40)")
-        source.run(*_fill("bag", "({0} % 50, 'of {0}')"), "insert into bag values (1, null)")
-        self.path = write_pipeline(
-            folder,
-            source.url,
-            target.url,
-            tables=[f"{source.namespace}.{name}" for name in TABLES],
-            sections={
-                "target.map": {source.namespace: target.namespace},
-                "changeExtractor": LIVELY,
-                "spark": {"master": "local[2]"},
-                "target.types": {'"*"': "error"},
-            },
-        )
-
-    def rows(self, place: Place, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
-        """Return a table's rows, in order."""
-        return sorted(place.run(f"select {columns} from {table}"), key=repr)
-
-    def is_equal(self, columns: str = COLUMNS) -> bool:
-        """Return whether both tables have the same rows, each as often. Looks have a pause."""
-        time.sleep(LOOK_S)
-        tables = {"item": columns, "bag": "a, v"}
-        if self._count_columns() != sum(len(one.split(",")) for one in tables.values()):
-            return False
-        return all(
-            self.rows(self.source, table, listed) == self.rows(self.target, table, listed)
-            for table, listed in tables.items()
-        )
-
-    def _count_columns(self) -> int:
-        """Return how many columns the target's tables have, as far as they exist."""
-        found = self.target.run(
-            "select count(*) from sys.columns as c join sys.tables as t "
-            "on t.object_id = c.object_id where t.name in ('item', 'bag')"
-            if isinstance(self.target, SQLServerPlace)
-            else "select count(*) from information_schema.columns "
-            "where table_name in ('item', 'bag') and table_schema = 'public'"
-        )
-        return int(found[0][0])
-
-    def change(self, first: int) -> None:
-        """Change many rows in several transactions; `first`: a number that no row has."""
-        run = self.source.run
-        run(f"insert into item values ({first}, 1, 'new', null), ({first + 1}, null, null, '')")
-        run(f"update item set id = {first + 2} where id = {first}")
-        run(f"update item set n = null, name = null where id = {first % ROWS}")
-        run(f"update item set body = '{LARGE}' where id = {first + 1}")
-        run(f"update item set n = 5 where id = {first + 1}")
-        run(f"delete from item where id = {first % ROWS + 1}")
-        run(f"insert into bag values ({first}, 'twice'), ({first}, 'twice'), ({first}, null)")
-        run(f"update bag set v = 'changed' where a = {first % 50}")
-        run(f"delete from bag where a = {first % 50 + 1}")
-
-    def pids(self) -> dict[str, int]:
-        """Return the process ids of run, extract and load; 0 for one that does not run."""
-        return {process.name: process.pid for process in processes(load_config(self.path))}
-
-    def command(self, *arguments: object) -> Ran:
-        """Run a command that must succeed."""
-        first, *more = arguments
-        done = penstock(first, self.path, *more, "--json", timeout_s=WITHIN_S)
-        assert done.code == 0, (done.out, done.err)
-        return done
-
-
-def _fill(table: str, row: str) -> list[str]:
-    """Return the statements that insert ROWS rows."""
-    numbers = range(ROWS)
-    return [
-        f"insert into {table} values " + ", ".join(map(row.format, numbers[at : at + 500]))
-        for at in range(0, ROWS, 500)
-    ]
 
 
 @pytest.fixture(params=["postgres-to-sqlserver", "sqlserver-to-postgres"])
@@ -135,73 +35,4 @@ def shop(
 
 def test_rows_and_changes_arrive_through_kills(shop: Shop) -> None:
     """After SIGKILL of the loader and of the extractor, no row is missing or there twice."""
-    assert errors_of(shop) == []
-    with Process(shop.path) as run:
-
-        def until_equal(what: str) -> None:
-            run.until(shop.is_equal, what, WITHIN_S)
-
-        until_equal("existing rows are there")
-        shop.change(10_000)
-        until_equal("changes are there")
-        for at, name in enumerate(("load", "extract")):
-            before = shop.pids()[name]
-            shop.change(20_000 + 100 * at)
-            os.kill(before, signal.SIGKILL)
-            shop.change(30_000 + 100 * at)
-            run.until(
-                lambda name=name, before=before: shop.pids()[name] not in (0, before),
-                f"another {name} runs",
-                WITHIN_S,
-            )
-            until_equal(f"all changes are there after the end of {name}")
-        add_column(shop.source)
-        shop.source.run(
-            "insert into item (id, n, more) values (50000, 1, 7)",
-            "update item set more = 8 where id = 5",
-        )
-        columns = f"{COLUMNS}, more"
-        run.until(lambda: shop.is_equal(columns), "the new column is there", WITHIN_S)
-        shop.command("resend", "--tables", f"{shop.source.namespace}.item")
-        shop.change(55_000)
-        run.until(
-            lambda: shop.is_equal(columns), "the rows that were sent again are there", WITHIN_S
-        )
-        verified = shop.command("verify").result
-        assert verified["equal"], verified
-        assert errors_of(shop) == []
-        status = shop.command("status").result
-        assert status["bulk"]["phase"] == "done"
-        assert status["applied"] is not None
-        run.stop()
-    run_again(shop, columns)
-
-
-def run_again(shop: Shop, columns: str) -> None:
-    """Run it again, twice: with changes, and without any since it ended."""
-    shop.change(60_000)
-    text = shop.path.read_text()
-    shop.path.write_text(
-        text.replace("[changeExtractor]", "[changeExtractor]\nexitWhenIdle = true")
-    )
-    for _ in range(2):
-        shop.command("run")
-        assert shop.is_equal(columns)
-
-
-def add_column(source: Place) -> None:
-    """Add a column; SQL Server captures it by a second instance."""
-    if isinstance(source, SQLServerPlace):
-        source.run("alter table item add more int")
-        source.capture("item", "dbo_item_2")
-    else:
-        source.run("alter table item add column more int")
-
-
-def errors_of(shop: Shop) -> list[dict[str, Any]]:
-    """Return what doctor finds that must be fixed."""
-    found = penstock("doctor", shop.path, "--json", timeout_s=WITHIN_S)
-    listed = [json.loads(line) for line in found.out.splitlines()]
-    assert listed, found.err
-    assert listed[-1]["checks_skipped"] == 0, listed
-    return [one for one in listed if one.get("severity") == "E"]
+    check_through_kills(shop)

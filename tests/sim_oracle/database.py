@@ -429,12 +429,14 @@ class Database:
             changes = (Change("t", table.version.owner, table.name, None, None, None),)
         transaction.commit(ddl=text if info == USER_DDL else None, changes=changes)
 
-    def _alter(self, table: Table, columns: tuple[Column, ...], text: str) -> None:
+    def _alter(self, table: Table, columns: tuple[Column, ...], text: str | None) -> None:
+        """Give a table other columns. text: None if the statement has its row already."""
         if table.locks or table.table_locks:
             raise OraError(54)
         version = table.version
         table.version = replace(version, number=version.number + 1, columns=columns)
-        self.ddl(text, table)
+        if text is not None:
+            self.ddl(text, table)
         table.first_scn = self.scn
         self.tick()
 
@@ -446,13 +448,13 @@ class Database:
         self._alter(table, (*version.columns, parse_column(name, declaration)), text)
         self._rewrite_rows(table, lambda row: {**row, name: None})
 
-    def append_column(self, table: Table, column: Column, text: str, value: Any) -> None:
+    def append_column(self, table: Table, column: Column, text: str | None, value: Any) -> None:
         """Add a column whose value existing rows have by its default, without redo of rows."""
         self._alter(table, (*table.version.columns, column), text)
         if not column.is_virtual:
             self._rewrite_rows(table, lambda row: {**row, column.name: fit_value(column, value)})
 
-    def replace_columns(self, table: Table, columns: tuple[Column, ...], text: str) -> None:
+    def replace_columns(self, table: Table, columns: tuple[Column, ...], text: str | None) -> None:
         """Change declarations of columns whose names stay."""
         self._alter(table, columns, text)
 
@@ -485,11 +487,11 @@ class Database:
         table.first_scn = self.scn
         self.tick()
 
-    def drop_column(self, table: Table, name: str, text: str = "") -> None:
+    def drop_column(self, table: Table, name: str, text: str | None = "") -> None:
         """Drop a column."""
         version = table.version
         kept = tuple(column for column in version.columns if column.name != name)
-        if not text:
+        if text == "":
             text = f'alter table "{version.owner}"."{version.name}" drop column "{name}"'
         self._alter(table, kept, text)
         self._rewrite_rows(table, lambda row: {k: v for k, v in row.items() if k != name})

@@ -408,19 +408,27 @@ def _alter(session: Session, words: Words, text: str) -> None:
     words.expect("TABLE")
     table = session.find_table_of(words.full_name(), "ALTER ANY TABLE")
     session.lock_for_ddl(table)
+    said: str | None = text.strip()
     while words:
-        _alter_table(session, table, words, text.strip())
+        _alter_table(session, table, words, said)
+        said = None  # a statement has one row in the redo
 
 
-def _alter_table(session: Session, table: Table, words: Words, text: str) -> None:
+def _say(session: Session, table: Table, text: str | None) -> None:
+    """Write the row of a statement, unless it was written."""
+    if text is not None:
+        session.database.ddl(text, table)
+
+
+def _alter_table(session: Session, table: Table, words: Words, text: str | None) -> None:
     if words.accept("ADD", "SUPPLEMENTAL", "LOG", "DATA"):
         kind = ddl_text.read_supplemental(words)
         table.version = replace(table.version, supplemental=kind)
-        session.database.ddl(text, table)
+        _say(session, table, text)
     elif words.accept("DROP", "SUPPLEMENTAL", "LOG", "DATA"):
         ddl_text.read_supplemental(words)
         table.version = replace(table.version, supplemental="NONE")
-        session.database.ddl(text, table)
+        _say(session, table, text)
     elif words.accept("ADD"):
         _add(session, table, words, text)
     elif words.accept("MODIFY"):
@@ -432,19 +440,19 @@ def _alter_table(session: Session, table: Table, words: Words, text: str) -> Non
         words.expect("TO")
         _rename_column(session, table, old, words.name(), text)
     elif words.accept("RENAME", "TO"):
-        _rename(session, table, words.name(), text)
+        _rename(session, table, words.name(), text or "")
     elif words.peek() in ("ENABLE", "DISABLE"):
         _switch(session, table, words, is_enabled=words.take().text.upper() == "ENABLE")
     elif words.accept("MOVE"):
         words.at = len(words.tokens)
-        session.database.move(table, text)
-    elif words.accept("NOLOGGING") or words.accept("LOGGING"):
-        table.is_logging = "NOLOGGING" not in text.upper()
+        session.database.move(table, text or "")
+    elif words.peek() in ("LOGGING", "NOLOGGING"):
+        table.is_logging = words.take().text.upper() == "LOGGING"
     else:
         raise OraError(1735, text="invalid ALTER TABLE option")
 
 
-def _add(session: Session, table: Table, words: Words, text: str) -> None:
+def _add(session: Session, table: Table, words: Words, text: str | None) -> None:
     definition = TableText()
     if words.peek() == "(":
         definition = ddl_text.read_table(words)
@@ -461,12 +469,14 @@ def _add(session: Session, table: Table, words: Words, text: str) -> None:
         if not column.is_nullable and table.rows and value is None and column.identity is None:
             raise OraError(1758)
         session.database.append_column(table, column, text, value)
+        text = None
     for constraint in _constraints_of(definition):
         add_constraint(session, table, constraint)
-        session.database.ddl(text, table)
+        _say(session, table, text)
+        text = None
 
 
-def _modify(session: Session, table: Table, words: Words, text: str) -> None:
+def _modify(session: Session, table: Table, words: Words, text: str | None) -> None:
     if words.peek() == "(":
         changes = ddl_text.read_table(words).columns
     else:
@@ -531,7 +541,7 @@ def _check_type_change(old: Column, new: Column, values: list[Any]) -> None:
                 raise OraError(1441) from None
 
 
-def _drop_part(session: Session, table: Table, words: Words, text: str) -> None:
+def _drop_part(session: Session, table: Table, words: Words, text: str | None) -> None:
     if words.accept("CONSTRAINT"):
         name = words.name()
         if name == table.key_name and table.version.key:
@@ -541,18 +551,19 @@ def _drop_part(session: Session, table: Table, words: Words, text: str) -> None:
             words.accept("CASCADE")
         else:
             raise OraError(2443)
-        session.database.ddl(text, table)
+        _say(session, table, text)
         return
     if words.accept("PRIMARY", "KEY"):
         if not table.version.key:
             raise OraError(2441)
         _drop_key(table, is_cascading=words.accept("CASCADE"))
-        session.database.ddl(text, table)
+        _say(session, table, text)
         return
     names = [words.name()] if words.accept("COLUMN") else words.names()
     is_cascading = words.accept("CASCADE", "CONSTRAINTS")
     for name in names:
         _drop_column(session, table, name, text, is_cascading=is_cascading)
+        text = None
 
 
 def _drop_key(table: Table, *, is_cascading: bool) -> None:
@@ -566,7 +577,7 @@ def _drop_key(table: Table, *, is_cascading: bool) -> None:
 
 
 def _drop_column(
-    session: Session, table: Table, name: str, text: str, *, is_cascading: bool
+    session: Session, table: Table, name: str, text: str | None, *, is_cascading: bool
 ) -> None:
     version = table.version
     if name not in {column.name for column in version.columns}:
@@ -593,7 +604,7 @@ def _drop_column(
     session.database.drop_column(table, name, text)
 
 
-def _rename_column(session: Session, table: Table, old: str, new: str, text: str) -> None:
+def _rename_column(session: Session, table: Table, old: str, new: str, text: str | None) -> None:
     names = {column.name for column in table.version.columns}
     if old not in names:
         raise OraError(904, f'"{old}"')
@@ -607,7 +618,7 @@ def _rename_column(session: Session, table: Table, old: str, new: str, text: str
         constraint.parent_columns = tuple(new if one == old else one for one in listed)
     for index in table.indexes.values():
         index.columns = tuple(new if one == old else one for one in index.columns)
-    session.database.rename_column(table, old, new, text)
+    session.database.rename_column(table, old, new, text or "")
 
 
 def _rename(session: Session, table: Table, name: str, text: str) -> None:

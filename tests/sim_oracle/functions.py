@@ -462,7 +462,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "SUB": lambda first, second: _add(first, second, -1),
     "MUL": lambda first, second: _exact(lambda a, b: a * b, first, second),
     "DIV": _divide,
-    "NEG": lambda value: None if value is None else -_number(value),
+    "NEG": _nulls(lambda value: _add(0, value, -1)),
     "LT": lambda a, b: None if (c := compare(a, b)) is None else int(c < 0),
     "LTE": lambda a, b: None if (c := compare(a, b)) is None else int(c <= 0),
     "GT": lambda a, b: None if (c := compare(a, b)) is None else int(c > 0),

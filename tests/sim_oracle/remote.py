@@ -13,6 +13,7 @@ import socketserver
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +53,7 @@ class _Handler(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         """Serve one connection until it ends."""
         session: Session | None = None
+        self.server.connections.add(self.request)
         results: dict[int, Outcome] = {}
         numbers = itertools.count(1)
         try:
@@ -70,9 +72,10 @@ class _Handler(socketserver.BaseRequestHandler):
                     _send(self.request, ("error", (code, text)))
                 else:
                     _send(self.request, ("ok", answer))
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):
             pass  # the client ended or died
         finally:
+            self.server.connections.discard(self.request)
             if session is not None:
                 session.close()
 
@@ -113,6 +116,7 @@ class _Listener(socketserver.ThreadingTCPServer):
     def __init__(self, oracle: Server) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.oracle = oracle
+        self.connections: set[socket.socket] = set()
 
     def log_on(self, user: str, password: str, service: str) -> Session:
         """Return a new session; raises OraError 1017, or 12514 of an unknown service."""
@@ -144,6 +148,12 @@ class Listening:
         self._listener = _Listener(server)
         self.address = f"127.0.0.1:{self._listener.server_address[1]}"
         threading.Thread(target=self._listener.serve_forever, daemon=True).start()
+
+    def sever(self) -> None:
+        """Cut all open connections, which rolls their transactions back."""
+        for connection in list(self._listener.connections):
+            with suppress(OSError):  # the client has closed it
+                connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Stop listening; open connections stay."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from harness.pipelines.cli import call_cli, commands
+from harness.pipelines.cli import call_cli, commands, groups
 from harness.pipelines.pipeline import write_pipeline
 from harness.servers.checks import every_check
 from penstock import cli
@@ -48,6 +48,20 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
         assert wanted in out, wanted
     if name in ("run", "extract", "load"):
         assert "What it changes" in out
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name, _ in commands(cli.cli)), *groups(cli.cli)], ids=lambda it: it or "-"
+)
+def test_help_fits_a_terminal_of_80_columns(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No line is wider, and no sentence of a list of commands is cut."""
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = call_cli(capsys, *name.split(), "--help")
+    assert code == 0
+    lines = out.partition("\n\n")[2].splitlines()  # the usage, which comes first, has `...`
+    assert [line for line in lines if len(line) > 80 or line.endswith("...")] == []
 
 
 def test_an_error_is_one_block_on_standard_error(

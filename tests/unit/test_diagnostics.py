@@ -44,7 +44,6 @@ def test_a_large_diagnostics_file_is_put_aside(tmp_path: Path) -> None:
 def test_work_goes_on_where_nobody_reads_the_diagnostics() -> None:
     """After kill -9 of `penstock run` its two processes write into a pipe without a reader."""
     reads, writes = os.pipe()
-    before = structlog.get_config()
     with os.fdopen(writes, "w", buffering=1) as pipe:
         configure_diagnostics(verbose=False, file=pipe)
         try:
@@ -54,5 +53,5 @@ def test_work_goes_on_where_nobody_reads_the_diagnostics() -> None:
             logger.info("this is dropped")
             logger.info("nor now")
         finally:
-            structlog.configure(**before)
+            structlog.reset_defaults()
             os.dup2(os.open(os.devnull, os.O_WRONLY), pipe.fileno())  # the rest can be flushed

@@ -34,6 +34,12 @@ plugin = "penstock.consume.plugins:RedisCache"
 [flexcdc.redis_cache]
 url = "redis://localhost"
 """
+KAFKA = f"""{SOURCE}[consumers.kafka]
+class = "penstock.kafka:Topics"
+[consumers.kafka.options]
+bootstrap.servers = "127.0.0.1:1"
+topic.prefix = "shop"
+"""
 
 
 def name_of(requirement: str) -> str:
@@ -81,6 +87,7 @@ def test_names_for_import_are_of_the_packages_of_the_extra() -> None:
         (SOURCE + SERVE, {"postgres", "serve"}),
         (STAGE + TARGET, {"postgres", "mysql", "spark", "stage"}),
         (REDIS, {"mysql", "redis"}),
+        (KAFKA, {"postgres", "kafka"}),
     ],
 )
 def test_a_file_asks_for_the_extras_of_what_it_uses(
@@ -99,6 +106,7 @@ def test_a_file_asks_for_the_extras_of_what_it_uses(
         (STAGE + TARGET, "uvicorn", "pip install 'penstock[stage]'"),
         (REDIS, "redis",
          "pip install 'penstock[redis]'"),
+        (KAFKA, "confluent_kafka", "pip install 'penstock[kafka]'"),
     ],
 )  # fmt: skip
 def test_a_feature_that_is_not_installed_is_an_error_of_doctor_and_of_the_start(

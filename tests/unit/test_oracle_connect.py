@@ -10,17 +10,15 @@ import pyarrow as pa
 import pytest
 
 from penstock.engines.oracle import connect as module
-from penstock.engines.oracle.connect import (
-    Connection,
-    connect,
-    connect_error,
-    connect_root,
-    is_gone,
-    literal,
-    quote,
-    server_error,
-)
+from penstock.engines.oracle.connect import Connection, connect, connect_root, literal, quote
 from penstock.engines.oracle.errors import SessionUnset, SnapshotLost, ThinModeRefused
+from penstock.engines.oracle.server_errors import (
+    connect_error,
+    error_number,
+    is_gone,
+    server_error,
+    statement_error,
+)
 from penstock.host.errors import (
     ConnectionLost,
     DatabaseUnknown,
@@ -214,8 +212,8 @@ def test_the_error_inside_a_recursive_one_counts() -> None:
     """ORA-00604 says nothing alone."""
     text = "ORA-00604: error occurred at recursive SQL level 1\nORA-01555: snapshot too old"
     error = driver_errors.DatabaseError(driver_errors.ErrorDetails(text, 604))
-    assert module.error_number(error) == 1555
-    assert isinstance(module.statement_error("reading", error), SnapshotLost)
+    assert error_number(error) == 1555
+    assert isinstance(statement_error("reading", error), SnapshotLost)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from penstock.control.pipeline.config import load_config
 from penstock.engines.oracle import checks
 from penstock.engines.oracle.checks import log_checks, table_checks, target_checks
 from penstock.engines.oracle.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, OracleProbe
-from penstock.engines.oracle.connect import Connection, connect, connect_root, server_errors
+from penstock.engines.oracle.connect import Connection, connect, connect_root
 from penstock.engines.oracle.extraction import identity
 from penstock.engines.oracle.reading.catalog import survey
+from penstock.engines.oracle.server_errors import server_errors
 from penstock.engines.oracle.source.views import Incarnation
 from penstock.engines.oracle.source.watermarks import REDO_FILE, Watermarks
 from penstock.host import files

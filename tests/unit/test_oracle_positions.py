@@ -77,4 +77,4 @@ def test_the_part() -> None:
     place = positions.parse("8800153:2:0x0a.0000b3c1.0010")
     assert positions.text(place) == "8800153:2:0x0a.0000b3c1.0010"
     assert positions.origin(place) == "2"
-    assert positions.origin(positions.parse("8800153")) == ""
+    assert positions.origin(positions.parse("8800153")) == "redo"

@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "examples/README.md",
 ]
 
 

@@ -34,6 +34,7 @@ EXCEPTIONS = {
     "control/verify/compare.py": (1, "who iterates over the rows gets the error"),
     "control/feeds/feed_show.py": (1, "it draws bars; any error is logged, and staging goes on"),
     "control/run/table_copy.py": (1, "any error is shown with the table; the other tables flow on"),
+    "control/run/pipeline.py": (1, "stop(), wait() and the end of the block raise any error"),
     "engines/ignite/directory.py": (1, "what it could not read is read again in its turn"),
     "engines/lake/demo.py": (1, "who asks for the rows gets the error"),
     "engines/lake/target.py": (1, "a batch waits for its commits, and raises their errors"),

@@ -16,8 +16,8 @@ from hypothesis import settings
 from harness.modules.facts import FOLDERS, GENERATED, ROOT, Facts, module_facts
 from penstock.ports.registry import engines
 
-TEXT_SUFFIXES = {".py", ".pyx", ".pxd", ".pxi", ".pyi", ".md", ".toml", ".lock", ".sql", ".sh", ""}
 CODE_SUFFIXES = {".py", ".pyx", ".pxd", ".pxi", ".pyi"}
+TEXT_SUFFIXES = {*CODE_SUFFIXES, ".md", ".toml", ".lock", ".sql", ".sh", ".ipynb", ""}
 
 # Files are split by noun, so this is far above what most nouns need. A file of more lines is no
 # longer read in one sitting, and most likely holds two nouns.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
@@ -90,6 +91,20 @@ def find_in_page(path: Path, text: str) -> Iterator[Finding]:
     yield from find_in_lines(path.relative_to(ROOT).as_posix(), text)
 
 
+def find_in_notebook(path: Path, text: str) -> Iterator[Finding]:
+    """Yield the findings of a notebook: of its text as in a page, of its code as in a module."""
+    for number, cell in enumerate(json.loads(text)["cells"], 1):
+        place, source = (
+            f"{path.relative_to(ROOT).as_posix()} cell {number}",
+            "".join(cell["source"]),
+        )
+        if cell["cell_type"] == "code":
+            for _, first in read_facts(source).docstrings:
+                if wrong := check_docstring(first):
+                    yield Finding(place, "first word", f"{wrong}: {first}")
+        yield from find_in_lines(place, source)
+
+
 def find_in_lines(place: str, text: str) -> Iterator[Finding]:
     """Yield the lines that have words of the list."""
     for number, wrong, line in find_plain_words(text):
@@ -108,12 +123,28 @@ def find_below(folders: Sequence[str], without: tuple[str, ...] = ()) -> Iterato
                 yield from find_in_module(path, path.read_text(encoding="utf-8"))
             elif path.suffix in (".md", ".pyx", ".pxi", ".pxd"):
                 yield from find_in_page(path, path.read_text(encoding="utf-8"))
+            elif path.suffix == ".ipynb":
+                yield from find_in_notebook(path, path.read_text(encoding="utf-8"))
 
 
 def test_what_is_written_reads_plainly() -> None:
     """Folders that do not wait have no finding."""
     found = [str(one) for one in find_below(FOLDERS, tuple(LISTS["waiting"]))]
     assert not found, "\n".join(found)
+
+
+def test_a_notebook_is_read() -> None:
+    """Its markdown, its comments and its docstrings are."""
+    cells = [
+        {"cell_type": "markdown", "source": ["# A page\n", "Who reads it is somebody."]},
+        {"cell_type": "code", "source": ['def find():\n    """What is found."""\n', "# by itself"]},
+    ]
+    found = find_in_notebook(ROOT / "examples/one.ipynb", json.dumps({"cells": cells}))
+    assert [(one.place.partition(" ")[2], one.rule) for one in found] == [
+        ("cell 1:2", "plain words"),
+        ("cell 2", "first word"),
+        ("cell 2:3", "plain words"),
+    ]
 
 
 @pytest.mark.parametrize(

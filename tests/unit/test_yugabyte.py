@@ -18,8 +18,9 @@ from penstock.codec.postgres.pgoutput_messages import relation_message
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.config_text import ConfigValueInvalid
 from penstock.control.pipeline.table_requests import read_requests
+from penstock.control.status.drawing import change_rows
 from penstock.control.status.lag import Lag, lag_of
-from penstock.control.status.live import change_line, change_rows
+from penstock.control.status.live import change_line
 from penstock.control.status.show import show_lag
 from penstock.control.tables import table_commands
 from penstock.control.verify.verify import NotComparable, verify

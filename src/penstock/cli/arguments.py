@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 PIPELINE_FILE = click.Path(path_type=Path)
+SENTENCE_MAX = 500
 PORT = click.IntRange(min=0, max=65535)
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +27,18 @@ class InOrder(click.Group):
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the commands' names in the order in which they were added."""
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each command with the whole first sentence of its help: click would cut it."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, command.get_short_help_str(limit=SENTENCE_MAX))
+            for name, command in found
+            if command is not None and not command.hidden
+        ]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
 
 def pipeline_file(function: F) -> F:

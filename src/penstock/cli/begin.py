@@ -56,7 +56,8 @@ def init(
     file. The file names environment variables in place of passwords. Changes nothing else.
 
     \b
-    Example:     penstock init postgresql://repl:secret@db1/shop mysql://loader:secret@db2/shop
+    Example:     penstock init postgresql://me:secret@db1/shop \\
+                   mysql://me:secret@db2/shop
     Exit codes:  0 written, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.run.new_pipeline import NewPipeline, draft, pipeline_name, write_file
@@ -125,8 +126,10 @@ def copy(
     To follow changes as well, use `penstock init`.
 
     \b
-    What it changes:  target: the tables; a folder penstock-copy-... here until it is done
-    Example:          penstock copy postgresql://me:secret@db1/shop mysql://me:secret@db2/shop \\
+    What it changes:  target: the tables
+                      disk: a folder penstock-copy-... here until it is done
+    Example:          penstock copy postgresql://me:secret@db1/shop \\
+                        mysql://me:secret@db2/shop \\
                         --tables "public.orders,public.items"
     Exit codes:       0 copied, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character

@@ -107,7 +107,8 @@ def consumers_remove(
     If it is added again, it begins as a new one.
 
     \b
-    What it changes:  disk: cdc/NAME/ is deleted, with the segments that only this consumer holds
+    What it changes:  disk: cdc/NAME/ is deleted, with the segments that only this
+                      consumer holds
     Example:          penstock consumers remove shop.toml search
     Exit codes:       0 removed; 1 an error, or the answer was no; 2 wrong usage
     """  # noqa: D301 - click wants the character
@@ -235,7 +236,8 @@ def delete_lost_segment_links(
 
     \b
     What it changes:  disk: cdc/NAME/
-    Example:          penstock delete-lost-segment-links shop.toml --consumer search
+    Example:          penstock delete-lost-segment-links shop.toml \\
+                        --consumer search
     Exit codes:       0 done; 1 an error, or the answer was no; 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.consumers.consumer_process import delete_lost

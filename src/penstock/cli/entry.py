@@ -43,14 +43,15 @@ def cli() -> None:
       penstock init URL URL        write that file, from the two databases' URLs
       penstock doctor shop.toml    what would go wrong, and the SQL that fixes it
       penstock plan shop.toml      how each column is written to the target
-      penstock run shop.toml       load in bulk, then follow every change until stopped
+      penstock run shop.toml       load in bulk, then follow every change
       penstock status shop.toml    what it is doing now
       penstock verify shop.toml    compare source and target at one position
       penstock web shop.toml       all of this in a browser
 
     \b
     `penstock demo` shows it all on two throw-away servers; nothing to set up.
-    Every command has --help and --json. Exit code 0 means done, 1 failed, 2 wrong usage.
+    Every command has --help and --json.
+    Exit code 0 means done, 1 failed, 2 wrong usage.
     """  # noqa: D301 - click wants the character
 
 

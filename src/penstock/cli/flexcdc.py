@@ -34,9 +34,9 @@ def flexcdc(context: click.Context, ini: Path) -> None:
     """Keep changelog tables of captured tables, or call plugins, as FlexCDC does.
 
     \b
-      penstock flexcdc setup                          make the state tables
-      penstock flexcdc add-table --schema s --table t capture a table
-      penstock flexcdc run                            follow the source until stopped
+      penstock flexcdc setup                           make the state tables
+      penstock flexcdc add-table --schema s --table t  capture a table
+      penstock flexcdc run                             follow the source
     """  # noqa: D301 - click wants the character
     context.obj = ini
 
@@ -50,10 +50,13 @@ def setup(ini: Path, force: bool, as_json: bool, verbose: bool) -> None:
 
     \b
     What it changes:  dest: database `flexviews` with its state tables
-                      disk: the change log begins; with consumer.ini in a folder beside it
-                      source: with a pipeline file, the slot that `penstock extract` creates
+                      disk: the change log begins; with consumer.ini in a
+                      folder beside it
+                      source: with a pipeline file, the slot that
+                      `penstock extract` creates
     Example:          penstock flexcdc --ini consumer.ini setup
-    Exit codes:       0 done, 1 an error (state tables are there already, without --force)
+    Exit codes:       0 done, 1 an error (state tables are there already, without
+                      --force)
     """  # noqa: D301 - click wants the character
     from penstock.control.consumers.flexcdc import setup as make
 
@@ -156,7 +159,8 @@ def run(
     \b
     What it changes:  dest: changelogs and state tables; disk: the change log
     Example:          penstock flexcdc --ini shop.toml run
-    Exit codes:       0 stopped as asked, 1 an error, printed with its code and what to do
+    Exit codes:       0 stopped as asked, 1 an error, printed with its code and
+                      what to do
     """  # noqa: D301 - click wants the character
     from penstock.control.consumers.flexcdc import (
         as_daemon,

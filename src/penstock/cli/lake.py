@@ -39,7 +39,8 @@ def lake_status(file: Path, as_json: bool, verbose: bool) -> None:
     \b
     dead rows   deleted in a file that still has them, until it is rewritten
     versions    that can be read, such as by versionAsOf or a snapshot id
-    missing     rows that the log changed and the table lacked: see `penstock verify`
+    missing     rows that the log changed and the table lacked: see
+                `penstock verify`
     Example:     penstock lake status shop.toml --json
     Exit codes:  0 shown, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character

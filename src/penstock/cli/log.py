@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.arguments import common, diagnostics, table_name
+from penstock.cli.arguments import InOrder, common, diagnostics, table_name
 from penstock.cli.output import EXIT_FAILED, say_error_line, say_json, say_line
 
 
-@click.group()
+@click.group(cls=InOrder)
 def log() -> None:
     """Look into a change log: list segments, print changes, check every byte.
 
@@ -29,7 +29,8 @@ def log_ls(path: Path, as_json: bool, verbose: bool) -> None:
     """List the segments of a change log: rows, numbers, position, time, size, tables.
 
     \b
-    FILE is a pipeline file, DIRECTORY one that holds segments. The open segment ends in _ .
+    FILE is a pipeline file, DIRECTORY one that holds segments. The open segment
+    ends in _ .
     Example:     penstock log ls shop.toml
     Exit codes:  0 listed, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
@@ -60,8 +61,9 @@ def log_cat(
 
     \b
     Letters: I insert, U update, D delete, T truncate, B begin and C commit (with
-    processCommits), R a table's shape, M another marker. Values are as COPY writes them:
-    \\N is NULL, backslash escapes, bytes as hex; \\A is a column that was not sent.
+    processCommits), R a table's shape, M another marker. Values are as COPY
+    writes them: \\N is NULL, backslash escapes, bytes as hex; \\A is a column that
+    was not sent.
     NUMBER picks segments; without one all are printed.
     Example:     penstock log cat shop.toml 3 --table public.orders
     Exit codes:  0 printed, 1 an error (a damaged segment is one), 2 wrong usage

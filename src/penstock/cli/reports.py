@@ -38,15 +38,15 @@ def status(file: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock status shop.toml --json
     Exit codes:  0 shown, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
+    from penstock.control.run.pipeline import Pipeline
     from penstock.control.status.show import show_status
-    from penstock.control.status.status import read_status
 
     config = any_config(file)
     diagnostics(verbose)
     if config.stage is not None:
         _stage_status(config, as_json=as_json)
         return
-    found = read_status(config)
+    found = Pipeline(file).status()
     if as_json:
         say_json(found.as_dict())
     else:
@@ -85,22 +85,22 @@ def lag(file: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock lag shop.toml
     Exit codes:  0 shown, 1 unknown or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
+    from penstock.control.run.pipeline import Pipeline
     from penstock.control.status.show import show_lag, show_no_lag
-    from penstock.control.status.status import read_status
 
     config = any_config(file)
     diagnostics(verbose)
     if config.stage is not None:
         _stage_lag(config, as_json=as_json)
         return
-    found = read_status(config)
+    found = Pipeline(file).lag()
     if as_json:
-        say_json(found.lag_dict())
-    elif found.lag is not None and found.lag.seconds is not None:
+        say_json(found.as_dict())
+    elif found.lag is not None and found.seconds is not None:
         show_lag(found.lag)
     else:
-        show_no_lag(found)
-    if found.lag is None or found.lag.seconds is None:
+        show_no_lag(found.status)
+    if found.seconds is None:
         sys.exit(EXIT_FAILED)
 
 
@@ -134,22 +134,22 @@ def verify(file: Path, repair: bool, as_json: bool, verbose: bool) -> None:
     With --repair the loader stays paused until the rows that differ are written again.
 
     \b
-    What it changes:  nothing, except for a temporary slot on a PostgreSQL source for a moment;
-                      with --repair rows of the target, all in one transaction
+    What it changes:  nothing, except for a temporary slot on a PostgreSQL source
+                      for a moment; with --repair rows of the target, all in
+                      one transaction
     Example:          penstock verify shop.toml
-    Exit codes:       0 equal, or made so by --repair; 1 not equal (the differing keys are named)
-                      or an error, 2 wrong usage
+    Exit codes:       0 equal, or made so by --repair; 1 not equal (the differing
+                      keys are named) or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.pipeline.actions import StopRequest, stop_on_signals
+    from penstock.control.run.pipeline import Pipeline
     from penstock.control.status.show import VerifyBar, show_verify
-    from penstock.control.verify.verify import verify as compare
 
-    config = pipeline_config(file)
     diagnostics(verbose)
-    stop = StopRequest()
+    pipeline, stop = Pipeline(file), StopRequest()
     with stop_on_signals(stop), VerifyBar(shown=not as_json) as bar:
-        result = compare(
-            config, on_progress=bar.progress, on_waiting=bar.waiting, stop=stop, repair=repair
+        result = pipeline.verify(
+            repair=repair, on_progress=bar.progress, on_waiting=bar.waiting, stop=stop
         )
     if as_json:
         say_json(result.as_dict())
@@ -205,7 +205,8 @@ def plan(file: Path, ddl: bool, as_json: bool, verbose: bool) -> None:
     \b
     Example:     penstock plan shop.toml
                  penstock plan shop.toml --ddl | psql SUBSCRIBER-URL
-    Exit codes:  0 it may run, 1 something is refused or not chosen, or an error, 2 wrong usage
+    Exit codes:  0 it may run, 1 something is refused or not chosen, or an error,
+                 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.doctor.plan import make_plan, plan_lines
 

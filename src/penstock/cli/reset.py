@@ -30,15 +30,21 @@ def reset(file: Path, with_tables: bool, yes: bool, as_json: bool, verbose: bool
 
     \b
     What it changes:
-      source   PostgreSQL: drops the pipeline's slot and publication; a pause is ended
-      target   drops schema (MySQL, MariaDB: database) wirekite; with --target drops the tables
-               that penstock made, and empties those that it found
-      disk     removes the pipeline's directory, with the change log and links of consumers
+      source   PostgreSQL: drops the pipeline's slot and publication; a pause is
+               ended
+      target   drops schema (MySQL, MariaDB: database) wirekite; with --target
+               drops the tables that penstock made, and empties those that it
+               found
+      disk     removes the pipeline's directory, with the change log and links of
+               consumers
+
     For a file with [stage]: everything that is staged is applied again; with --target the staged
     rows are deleted and the target's tables emptied, and the feeds send all rows again.
+
     \b
     Example:     penstock reset shop.toml --target
-    Exit codes:  0 done, or nothing to do; 1 an error, or the answer was no; 2 wrong usage
+    Exit codes:  0 done, or nothing to do; 1 an error, or the answer was no;
+                 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.pipeline.running import check_not_running
     from penstock.control.run.reset import ResetUnsure, at_rest, carry_out, look

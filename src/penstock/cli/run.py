@@ -50,9 +50,11 @@ def consume(
     messages go to standard error and to run/consume-NAME.log in the pipeline's directory.
 
     \b
-    What it changes:  disk: cdc/NAME/: its state; links of segments that it has read are removed
+    What it changes:  disk: cdc/NAME/: its state; links of segments that it has
+                      read are removed
     Example:          penstock consume shop.toml search
-    Exit codes:       0 stopped as asked, 1 an error (the saved state is unchanged), 2 wrong usage
+    Exit codes:       0 stopped as asked, 1 an error (the saved state is
+                      unchanged), 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.consumers import consumer_process
     from penstock.control.doctor.past_errors import errors_kept
@@ -135,9 +137,11 @@ def stage(
     behind, a bar shows rows, rate and time to go; an error that holds a schema is printed.
 
     \b
-    What it changes:  staging database: mutation tables, checkpoints; target: the rows
+    What it changes:  staging database: mutation tables, checkpoints
+                      target: the rows
     Example:          penstock stage cockroach.toml
-                      penstock stage cockroach.toml --rewind 1700000000000000000.0000000000
+                      penstock stage cockroach.toml \\
+                        --rewind 1700000000000000000.0000000000
     Exit codes:       0 stopped by Ctrl-C or SIGTERM, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.doctor.past_errors import errors_kept
@@ -186,7 +190,7 @@ def stage(
 
 
 @click.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PIPELINE_FILE)
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=PIPELINE_FILE)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=PORT, default=8765, show_default=True, help="Port; 0: any free one.")
 @click.option(
@@ -207,13 +211,14 @@ def web(
     and verify with a button, a pause, and buttons for single tables. It is read from the change
     log, the state files and the two databases, whether or not the pipeline runs.
     For a file with [stage]: staged and applied changes, how far those are behind, bars for
-    backfills. /metrics and /api/pipelines are for programs.
+    backfills. /metrics and /api/pipelines are for programs. Without FILE it shows how to begin.
 
     \b
-    Who has access:   on 127.0.0.1, the default, every user of this machine; with any other
-                      --host only those with the token that is printed, or PENSTOCK_WEB_TOKEN
-    What it changes:  nothing, unless a button is pressed: the buttons pause and resume the
-                      pipeline, and do what `penstock table` does
+    Who has access:   on 127.0.0.1, the default, every user of this machine; with
+                      any other --host only those with the token that is
+                      printed, or PENSTOCK_WEB_TOKEN
+    What it changes:  nothing, unless a button is pressed: the buttons pause and
+                      resume the pipeline, and do what `penstock table` does
     Example:          penstock web shop.toml bank.toml
     Exit codes:       0 stopped by Ctrl-C or SIGTERM, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
@@ -244,9 +249,12 @@ def run(
 
     \b
     What it changes:
-      source   a publication and a replication slot, in the modes change and data+change
-      target   the tables (created if missing), and schema wirekite for its own progress
-      disk     the pipeline's directory: change log, state, diagnostics in run/*.log
+      source   in the modes change and data+change: a publication and a
+               replication slot
+      target   the tables (created if missing), and schema wirekite for its own
+               progress
+      disk     the pipeline's directory: change log, state, diagnostics in
+               run/*.log
     Ctrl-C ends it in order; a second Ctrl-C at once. Nothing is lost either way.
 
     \b
@@ -255,19 +263,19 @@ def run(
                  1 an error, printed with its code and what to do
                  2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.doctor.past_errors import errors_kept
-    from penstock.control.run.supervisor import run_pipeline
+    from penstock.control.run.pipeline import Pipeline
     from penstock.control.status.live import make_view
 
-    config = pipeline_config(file, takes_merge=True)
     diagnostics(verbose)
+    pipeline = Pipeline(file)
     beside: AbstractContextManager[None] = nullcontext()
     if with_web:
         from penstock.web.command import beside as web_beside
 
+        config = pipeline_config(file, takes_merge=True)
         beside = web_beside([config], web_host, web_port, say=say_web(as_json))
-    with beside, errors_kept(config, "run"):
-        run_pipeline(config, make_view(say_json if as_json else None), verbose=verbose)
+    with beside:
+        pipeline.run(view=make_view(say_json if as_json else None), verbose=verbose)
 
 
 @click.command()
@@ -282,9 +290,10 @@ def extract(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     One extractor per directory: a second one is refused.
 
     \b
-    What it changes:  source: publication, slot and the slot's position; disk: log/ and state/
-                      target: its own rows of wirekite.wirekite_progress; without one they are in
-                      state/wirekite.db
+    What it changes:  source: publication, slot and the slot's position
+                      disk: log/ and state/
+                      target: its own rows of wirekite.wirekite_progress;
+                      without a target they are in state/wirekite.db
     Example:          penstock extract shop.toml
     Exit codes:       0 stopped as asked or idle, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
@@ -309,8 +318,10 @@ def merge(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     furthest behind; `penstock status` names it.
 
     \b
-    What it changes:  disk: log/ and state/; links to the logs' segments in their cdc/merge-NAME
-                      target: its own rows of wirekite.wirekite_progress, if there is a target
+    What it changes:  disk: log/ and state/; links to the logs' segments in their
+                      cdc/merge-NAME
+                      target, if there is one: its own rows of
+                      wirekite.wirekite_progress
     Example:          penstock merge merged.toml
     Exit codes:       0 stopped as asked or idle, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
@@ -338,7 +349,8 @@ def load(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
 
     \b
     What it changes:  target: the tables, and schema wirekite for its own progress
-                      disk: state/; loaded segments, with removeFiles or doneDirectory
+                      disk: state/; loaded segments, with removeFiles or
+                      doneDirectory
     Example:          penstock load shop.toml
     Exit codes:       0 stopped as asked or done, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
@@ -399,14 +411,16 @@ def demo(seconds: float, lake: str, as_json: bool, verbose: bool) -> None:
     is not Spark reads it for the comparison, and three lines show how to read it yourself.
 
     \b
-    What it changes:  nothing permanent: servers and files are temporary and removed, but for
-                      penstock-demo-delta/ or penstock-demo-iceberg/ with --target
-    Needs:            Java 17; the extras postgres, spark and demo, with --target also lake
+    What it changes:  nothing permanent: servers and files are temporary and
+                      removed, but for penstock-demo-delta/ or
+                      penstock-demo-iceberg/ with --target
+    Needs:            Java 17; the extras postgres, spark and demo, with --target
+                      also lake
     Example:          penstock demo --seconds 30
                       penstock demo --target delta
     Ctrl-C ends it in order at any moment.
-    Exit codes:       0 source and target are equal, 1 they differ or an error, 2 wrong usage,
-                      130 ended by Ctrl-C
+    Exit codes:       0 source and target are equal, 1 they differ or an error,
+                      2 wrong usage, 130 ended by Ctrl-C
     """  # noqa: D301 - click wants the character
     from penstock.control.run.demo import closing_lines, run_demo
     from penstock.control.status.live import event, make_view

@@ -20,8 +20,9 @@ from penstock.cli.arguments import (
 from penstock.cli.output import say_json, say_text
 
 if TYPE_CHECKING:
+    from penstock.control.run.pipeline import Tables
+    from penstock.control.tables.table_commands import AskedTable
     from penstock.model import TableName
-    from penstock.ports.config import Config
 
 
 def take_names(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,23 +47,22 @@ def table_ls(file: Path, as_json: bool, verbose: bool) -> None:
     """List the tables of a pipeline, and the state of each.
 
     \b
-    following   with all others             paused    its changes wait in the log
-    waiting     for the extractor           copying   its rows are copied from the source
-    joining     catches up with the others  removed   not captured, not applied
-    loading     bulk load not done yet      loaded    mode data: its rows are in the target
+    following   with all others            paused    its changes wait in the log
+    waiting     for the extractor          copying   its rows are being copied
+    joining     catches up with the others removed   not captured, not applied
+    loading     bulk load not done yet     loaded    mode data: its rows are there
     dropped     at the source
-    refused     cannot be captured          left out  new, and not followed (newTables)
+    refused     cannot be captured         left out  new, not followed (newTables)
     isolated    cannot be applied, and left behind (onTableError)
     The last three are printed with the reason and the next command.
     Example:     penstock table ls shop.toml --json
     Exit codes:  0 listed, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
+    from penstock.control.run.pipeline import Pipeline
     from penstock.control.status.show import show_tables
-    from penstock.control.tables.table_list import table_lines
 
-    config = pipeline_config(file)
     diagnostics(verbose)
-    lines = table_lines(config)
+    lines = Pipeline(file).tables.list()
     if as_json:
         for line in lines:
             say_json(line.as_dict())
@@ -90,9 +90,9 @@ def table_add(
     Example:     penstock table add shop.toml public.coupon
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.tables.table_commands import add
+    from penstock.control.run.pipeline import Tables
 
-    _request(file, names, as_json, verbose, partial(add, enables=enable), "is being added")
+    _request(file, names, as_json, verbose, partial(Tables.add, enable=enable), "is being added")
 
 
 @table.command("remove")
@@ -106,9 +106,9 @@ def table_remove(file: Path, names: tuple[str, ...], as_json: bool, verbose: boo
     Example:     penstock table remove shop.toml public.audit
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.tables.table_commands import remove
+    from penstock.control.run.pipeline import Tables
 
-    _request(file, names, as_json, verbose, remove, "is being removed")
+    _request(file, names, as_json, verbose, Tables.remove, "is being removed")
 
 
 @table.command("pause")
@@ -122,9 +122,9 @@ def table_pause(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool
     Example:     penstock table pause shop.toml public.item
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.tables.table_commands import pause
+    from penstock.control.run.pipeline import Tables
 
-    _request(file, names, as_json, verbose, pause, "is being paused")
+    _request(file, names, as_json, verbose, Tables.pause, "is being paused")
 
 
 @table.command("resume")
@@ -136,9 +136,9 @@ def table_resume(file: Path, names: tuple[str, ...], as_json: bool, verbose: boo
     Example:     penstock table resume shop.toml public.item
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.tables.table_commands import resume
+    from penstock.control.run.pipeline import Tables
 
-    _request(file, names, as_json, verbose, resume, "goes on")
+    _request(file, names, as_json, verbose, Tables.resume, "goes on")
 
 
 @table.command("resync")
@@ -153,9 +153,9 @@ def table_resync(file: Path, names: tuple[str, ...], as_json: bool, verbose: boo
     Example:     penstock table resync shop.toml public.item
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.tables.table_commands import resync
+    from penstock.control.run.pipeline import Tables
 
-    _request(file, names, as_json, verbose, resync, "is being copied again")
+    _request(file, names, as_json, verbose, Tables.resync, "is being copied again")
 
 
 def _request(
@@ -163,28 +163,25 @@ def _request(
     names: tuple[str, ...],
     as_json: bool,
     verbose: bool,
-    request: Callable[[Config, TableName], object],
+    request: Callable[[Tables, TableName], AskedTable],
     said: str,
 ) -> None:
     """Send the same request for each table, and say when it will be carried out."""
-    from penstock.control.pipeline.running import processes
+    from penstock.control.run.pipeline import Pipeline
 
-    config = pipeline_config(file)
     diagnostics(verbose)
-    running = {process.name for process in processes(config) if process.pid}
-    needed = {"extract", "load"} if config.has_target else {"extract"}
-    is_at_work = needed <= running
-    when = "" if is_at_work else "; the pipeline does not run: it is carried out at its next start"
+    tables = Pipeline(file).tables
     for name in [table_name(text, "NAME") for text in names]:
-        request(config, name)
+        asked = request(tables, name)
         if as_json:
-            say_json({"table": str(name), "asked": True, "running": is_at_work})
+            say_json(asked.as_dict())
         else:
-            say_text(f"{name} {said}{when}")
+            say_text(f"{name} {said}{'' if asked.is_running else LATER}")
     if not as_json:
         say_text(f"see: penstock table ls {file}")
 
 
+LATER = "; the pipeline does not run: it is carried out at its next start"
 DONE = "The rows are in the change log again."
 
 

@@ -3,7 +3,14 @@
 from importlib import import_module
 from typing import Any
 
-from penstock.consume.api import CdcCache, CdcConsumer, CdcMapping, CdcType
+from penstock.consume.api import (
+    CdcCache,
+    CdcConsumer,
+    CdcLog,
+    CdcMapping,
+    CdcType,
+    PlaceKeeper,
+)
 from penstock.consume.batches import BatchIterator, CdcBatch, batches_of
 from penstock.consume.events import CdcEvent, EventIterator, events_of
 from penstock.consume.pieces import Piece
@@ -14,10 +21,12 @@ __all__ = [
     "CdcCache",
     "CdcConsumer",
     "CdcEvent",
+    "CdcLog",
     "CdcMapping",
     "CdcType",
     "EventIterator",
     "Piece",
+    "PlaceKeeper",
     "batches_of",
     "events_of",
     "run",

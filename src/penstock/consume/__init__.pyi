@@ -2,8 +2,10 @@
 
 from penstock.consume.api import CdcCache as CdcCache
 from penstock.consume.api import CdcConsumer as CdcConsumer
+from penstock.consume.api import CdcLog as CdcLog
 from penstock.consume.api import CdcMapping as CdcMapping
 from penstock.consume.api import CdcType as CdcType
+from penstock.consume.api import PlaceKeeper as PlaceKeeper
 from penstock.consume.batches import BatchIterator as BatchIterator
 from penstock.consume.batches import CdcBatch as CdcBatch
 from penstock.consume.batches import batches_of as batches_of
@@ -19,10 +21,12 @@ __all__ = [
     "CdcCache",
     "CdcConsumer",
     "CdcEvent",
+    "CdcLog",
     "CdcMapping",
     "CdcType",
     "EventIterator",
     "Piece",
+    "PlaceKeeper",
     "batches_of",
     "events_of",
     "run",

@@ -5,7 +5,7 @@ Names and meaning are those of Ignite's CDC; docstrings mark our own additions w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,15 @@ class CdcConsumer:
     each effect exactly once stores `event.gsn` together with its data and skips events whose gsn
     is not greater.
     """
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """Check the options of the pipeline file before anything runs (ours): `penstock doctor`
+        does. Raises PenstockError.
+
+        Args:
+            options: Arguments of the class.
+        """
 
     def start(self, metrics: MetricRegistry) -> None:
         """Prepare the consumer. Called once, before anything else.
@@ -177,6 +186,48 @@ class CdcConsumer:
     def alive(self) -> bool:
         """Return whether to continue; called before each look for new segments."""
         return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CdcLog:
+    """Log that a consumer reads.
+
+    Attributes:
+        consumer: name of the consumer.
+        log_id: of the log; empty while it has none.
+        source: texts that identify the captured database, as in a segment's header.
+    """
+
+    consumer: str
+    log_id: str
+    source: Mapping[str, str]
+
+
+class PlaceKeeper(CdcConsumer):
+    """Base class of consumers that store their place together with their data (ours).
+
+    Each effect happens exactly once if `store_place` commits the place and the data as one
+    transaction, because the consumer then continues at the stored place. The saved state of the
+    consumer's directory is written after it. A place that belongs to another log, or that is lost,
+    ends the consumer.
+    """
+
+    def load_place(self, log: CdcLog) -> str | None:
+        """Return the place that was stored last, or None if none was stored. Called once, after
+        `start`.
+        """
+        raise NotImplementedError
+
+    def store_place(self, place: str) -> None:
+        """Commit everything delivered so far, and this place, as one transaction.
+
+        It is called after `on_events` or `on_batches` returned True, and after the last durable
+        change of a segment, where transactions are whole.
+
+        Args:
+            place: Text of less than 400 ASCII characters.
+        """
+        raise NotImplementedError
 
 
 def _drain(items: Iterator[Any]) -> None:

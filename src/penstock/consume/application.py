@@ -20,13 +20,14 @@ from typing import Any
 
 import structlog
 
-from penstock.consume.api import CdcConsumer
+from penstock.consume.api import CdcConsumer, PlaceKeeper
 from penstock.consume.batches import batches_of
 from penstock.consume.classes import call, call_at, call_for_answer
 from penstock.consume.events import events_of
 from penstock.consume.lock import take_lock
 from penstock.consume.metadata import Metadata, Takes
 from penstock.consume.pieces import Piece
+from penstock.consume.places import PlaceOfLog, encode, settle
 from penstock.consume.position import ConsumerOfOtherLog, ConsumerState, Position, reader_errors
 from penstock.consume.report import Report
 from penstock.consume.snapshot import Made, Snapshot
@@ -127,6 +128,7 @@ class Application:
         self._snapshot = Snapshot(directory, files)
         self._pending: Made | None = None  # a snapshot that the saved position is in
         self._is_in_snapshot = False
+        self._keeps_place = isinstance(consumer, PlaceKeeper)
 
     def run(self) -> None:
         """Take the lock, deliver events until stopped, and stop the consumer once.
@@ -180,6 +182,7 @@ class Application:
     def _work(self) -> None:
         try:
             call(self._consumer, "start", self._report.own_metrics)
+            self._settle()
             while not self._stop() and self._is_alive() and not self._round():
                 pass
             self._save_move(force=True)
@@ -192,6 +195,20 @@ class Application:
             raise
         logger.info("the consumer is stopped")
         call(self._consumer, "stop")
+
+    def _settle(self) -> None:
+        """Continue at the place that the consumer itself stored, if it stores places."""
+        if isinstance(self._consumer, PlaceKeeper):
+            place = PlaceOfLog(
+                directory=self._directory,
+                log_directory=self._log_directory,
+                snapshot_id="" if self._pending is None else self._pending.log_id,
+                extension=self._options.extension,
+                files=self._files,
+            )
+            self._saved = self._read = settle(self._consumer, place, self._state, self._saved)
+            self._pending = self._snapshot.pending(self._saved)
+            self._report.note_loaded(self._saved)
 
     def _is_alive(self) -> bool:
         if call(self._consumer, "alive"):
@@ -304,6 +321,8 @@ class Application:
             was_called = True
             if not self._give(piece, segment):
                 return False
+        if self._keeps_place and self._has_unsaved:
+            self._save(self._place)  # a segment's durable part ends with a whole transaction
         return True
 
     @property
@@ -345,6 +364,8 @@ class Application:
         for table in marker.tables:
             if self._options.takes(TableName(*table)):
                 call_at(self._consumer, callback, ".".join(table), marker.gsn)
+                # It is stored with the rest of its transaction.
+                self._has_unsaved = self._has_unsaved or self._keeps_place
         self._read_marker(place)
 
     def _made_again(self, marker: Marker) -> list[Relation]:
@@ -374,7 +395,11 @@ class Application:
         """Save the position, durably, and remove the links before its segment."""
         self._has_unsaved = False
         if position != self._saved:
+            if self._keeps_place:
+                call(self._consumer, "store_place", encode(position))
             self._state.save(position)
+            if self._keeps_place:
+                self._state.note_settled()
             self._saved = position
             self._report.note_saved(position, self._segment)
         if self._pending is not None:

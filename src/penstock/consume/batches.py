@@ -74,6 +74,22 @@ class BatchReader:
             [entry for entry in segment.entries if entry.kind == FrameKind.ROWS]
         )
 
+    def is_at_commit(self, gsn: int) -> bool:
+        """Return whether no transaction has changes on both sides of the end of row `gsn`.
+
+        Returns False where frames that span the row hide it.
+        """
+        groups = self.groups
+        done = groups.between(-1, gsn).stop
+        if done and groups.gsn_last(done - 1) > gsn:
+            return False
+        later = [entry.trx_first for group in groups.groups[done:] for entry in group]
+        later += [marker.trx for marker in self.markers if marker.gsn >= gsn]
+        if not done or not later:
+            return True
+        earlier = max(entry.trx_last for group in groups.groups[:done] for entry in group)
+        return earlier < min(later)
+
     def takes(self, entry: FrameEntry) -> bool:
         """Return whether a frame is of a wanted table."""
         return entry.relation_id in self._taken
@@ -130,6 +146,8 @@ class BatchIterator(Iterator[CdcBatch]):
         self._reader = reader
         self._through = gsn_through
         self._batches = self._walk(gsn_after, entries_after)
+        self._group_end = gsn_after
+        self._run_end: int | None = None  # gsn of the last row, after the last batch of a run
         self._ahead: tuple[CdcBatch, tuple[int, int]] | None = None
         self._is_drained = False
         self._place = gsn_after, entries_after
@@ -143,6 +161,14 @@ class BatchIterator(Iterator[CdcBatch]):
     def place_read(self) -> tuple[int, int]:
         """gsn_read, and how much of the next run was returned."""
         return (self._through, 0) if self._is_drained else self._place
+
+    @property
+    def is_at_commit(self) -> bool:
+        """Return whether the transactions of all batches so far are whole: none has changes after
+        them, in any table.
+        """
+        end = self._through if self.is_drained else self._run_end
+        return end is not None and self._reader.is_at_commit(end)
 
     @property
     def is_drained(self) -> bool:
@@ -159,6 +185,7 @@ class BatchIterator(Iterator[CdcBatch]):
         if self.is_drained or self._ahead is None:
             raise StopIteration
         (batch, self._place), self._ahead = self._ahead, None
+        self._run_end = self._group_end if batch.ends_run else None
         return batch
 
     def _walk(self, after: int, skip: int) -> Iterator[tuple[CdcBatch, tuple[int, int]]]:
@@ -166,6 +193,7 @@ class BatchIterator(Iterator[CdcBatch]):
         groups = self._reader.groups
         for group in groups.between(after, self._through):
             entries = groups.groups[group]
+            self._group_end = min(groups.gsn_last(group), self._through)
             last: tuple[CdcBatch, int] | None = None
             for found in self._run(entries, after, skip):
                 if last is not None:

@@ -83,6 +83,7 @@ def check_class(text: str, options: Mapping[str, Any], *, beside: Path) -> None:
         own = 0 if isinstance(how, staticmethod | classmethod) else 1
         _check_callback(text, name, getattr(found, name), counts, own)
     _check_kind(text, found)
+    found.check_options(options)
 
 
 def check_consumer(consumer: Any, text: str = "") -> CdcConsumer:

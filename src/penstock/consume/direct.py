@@ -14,8 +14,8 @@ from typing import Any
 
 import structlog
 
-from penstock.consume.api import CdcConsumer
-from penstock.consume.classes import call, call_at, call_for_answer
+from penstock.consume.api import CdcConsumer, PlaceKeeper
+from penstock.consume.classes import ConsumerClassInvalid, call, call_at, call_for_answer
 from penstock.consume.metadata import not_drained
 from penstock.consume.position import SegmentsMissed
 from penstock.consume.report import DirectReport
@@ -37,6 +37,17 @@ class EntryNotRestored(PenstockError):
 
     code = "CN21"
     retry = "operator"
+
+
+def check_delivers_directly(consumer: CdcConsumer) -> None:
+    """Check that a consumer needs no change log. Raises ConsumerClassInvalid."""
+    if isinstance(consumer, PlaceKeeper):
+        raise ConsumerClassInvalid(
+            f"{type(consumer).__qualname__} stores its own place, which needs a change log",
+            hint="Set direct = false in its section of the pipeline file; then start the consumer "
+            "again: penstock consume FILE NAME.",
+            **{"class": type(consumer).__qualname__},
+        )
 
 
 def _everything(_: str) -> bool:

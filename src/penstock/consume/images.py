@@ -186,7 +186,7 @@ class RowsFrame:
             return none
         differs, absent = none, self.after.absent
         for name in self._key:
-            unlike = _differ(self.after.column(name), self.before.column(name))
+            unlike = find_differing(self.after.column(name), self.before.column(name))
             if absent is not None:
                 unlike &= [name not in absent.names(row) for row in range(count)]
             differs = differs | unlike
@@ -258,7 +258,7 @@ class RowsFrame:
         return begins is not None and int(self.gsns[row]) > begins
 
 
-def _differ(one: Any, other: Any) -> npt.NDArray[np.bool_]:
+def find_differing(one: Any, other: Any) -> npt.NDArray[np.bool_]:
     """Return where two columns have different values; NULL equals NULL, NaN equals NaN."""
     if pa.types.is_floating(one.type):
         kind = pa.int64() if one.type == pa.float64() else pa.int32()

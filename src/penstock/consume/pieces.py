@@ -134,6 +134,10 @@ class FrameGroups:
                 self._firsts.append(entry.gsn_first)
                 self._lasts.append(entry.gsn_last)
 
+    def gsn_last(self, group: int) -> int:
+        """Return the gsn of a group's last row."""
+        return self._lasts[group]
+
     def between(self, gsn_after: int, gsn_through: int) -> range:
         """Return the groups with rows after gsn_after and up to gsn_through."""
         return range(bisect_right(self._lasts, gsn_after), bisect_right(self._firsts, gsn_through))

@@ -26,6 +26,7 @@ POSITION_FILE = "cdc-wal-state.json"
 TYPES_FILE = "cdc-types-state.json"
 MAPPINGS_FILE = "cdc-mappings-state.json"
 CACHES_FILE = "cdc-caches-state.json"
+SETTLED_FILE = "place-settled.json"
 _Kind = TypeVar("_Kind")
 
 
@@ -122,6 +123,7 @@ class ConsumerState:
         """
         self.directory = directory / _STATE
         self._files = files
+        self._is_settled = False
 
     def load(self) -> Position | None:
         """Return the saved position; None if nothing was saved. Raises ConsumerStateCorrupt."""
@@ -137,6 +139,16 @@ class ConsumerState:
     def drop(self) -> bool:
         """Forget the saved position; return whether there was one."""
         return self._file(POSITION_FILE, Position).remove()
+
+    def is_settled(self) -> bool:
+        """Return whether this state follows a place that the consumer stored."""
+        return self._file(SETTLED_FILE, Known).load() is not None
+
+    def note_settled(self) -> None:
+        """Note, durably, that a missing place of the consumer is a lost one from now on."""
+        if not self._is_settled:
+            self.save_known(SETTLED_FILE, Known())
+            self._is_settled = True
 
     def load_known(self, name: str) -> Known:
         """Return the content of a metadata file. Raises ConsumerStateCorrupt."""

@@ -352,8 +352,8 @@ class _Load:
             self.wait_while_paused()
         steps = self.first_steps()
         self.copy_all(steps)
-        end = self.planner.release()
-        if not self.ledger.finished:
+        if not self.ledger.finished:  # else nothing was copied, and the source is not asked
+            end = self.planner.release()
             if end is not None:
                 self.ledger.settle(end)
             self.ledger.copied = True

@@ -21,9 +21,24 @@ from penstock.load.bulk_progress import share_of
 from penstock.model.words import count_words
 from penstock.ports.config import Config
 from penstock.ports.positions import positions_of
+from penstock.web.attention import (
+    STATE_KINDS,
+    AnySample,
+    assess,
+    count_sentence,
+    error_age,
+    lag_of,
+)
 from penstock.web.feed_reading import StageReading, StageSample, StageWatch, rates_of
 from penstock.web.feed_reading import state_of as stage_state_of
-from penstock.web.plot import PLOT_HEIGHT, PLOT_WIDTH, SPANS_S, make_plot
+from penstock.web.plot import (
+    PLOT_HEIGHT,
+    PLOT_WIDTH,
+    SPANS_S,
+    SPARK_BUCKETS,
+    make_plot,
+    span_of,
+)
 from penstock.web.reading import (
     PipelineWatch,
     Reading,
@@ -65,21 +80,6 @@ DIFFERENCES = {
     "surplus": "in the target only",
     "different": "differs",
 }
-STATE_KINDS = {
-    "following changes": "good",
-    "done": "good",
-    "bulk load": "busy",
-    "starting": "busy",
-    "being read": "busy",
-    "paused": "held",
-    "stopping": "held",
-    "stopped": "held",
-    "not started": "held",
-    "applying": "good",
-    "catching up": "busy",
-    "nothing received yet": "held",
-    "no instance works": "held",
-}  # any other state is a server that is away
 
 
 def moment(us: int) -> str:
@@ -184,6 +184,7 @@ def pipeline_context(
             now_s=reading.at_s,
             least_top=SPEED_TOP_LEAST,
         ),
+        "tables_by_need": sorted(reading.tables, key=lambda item: not item.error),
         "consumer_plots": _consumer_plots(reading),
         "values": _values(reading),
         "latencies": latencies(reading),
@@ -196,7 +197,7 @@ def pipeline_context(
 def _consumer_plots(reading: Reading) -> list[dict[str, Any]]:
     """Return the plot of each consumer's lag."""
 
-    def lag_of(name: str) -> Callable[[Sample], float | None]:
+    def consumer_lag(name: str) -> Callable[[Sample], float | None]:
         return lambda sample: sample.consumer_lags_s.get(name)
 
     return [
@@ -204,7 +205,7 @@ def _consumer_plots(reading: Reading) -> list[dict[str, Any]]:
             "name": line.name,
             "lag": make_plot(
                 reading.history,
-                [lag_of(line.name)],
+                [consumer_lag(line.name)],
                 now_s=reading.at_s,
                 least_top=LAG_TOP_LEAST_S,
             ),
@@ -255,15 +256,70 @@ def _values(reading: Reading) -> list[dict[str, Any]]:
 
 
 def index_context(watches: Sequence[AnyWatch]) -> dict[str, Any]:
-    """Return the values for the template of the list of pipelines."""
+    """Return the values for the template of the list of pipelines, the most urgent first."""
+    now_us = max((watch.latest.at_us for watch in watches), default=0)
+    spans = [span_of(watch.latest.history, watch.latest.at_s) for watch in watches]
+    span_s = max(spans, default=SPANS_S[0])
+    rows = [_index_row(watch, now_us, span_s) for watch in watches]
+    rows.sort(key=lambda row: (row["attention"].rank, row["name"]))
     return {
-        "pipelines": [
-            stage_common(watch, "")
-            if isinstance(watch, StageWatch)
-            else _common(watch.config, watch.latest, "")
-            for watch in watches
-        ]
+        "pipelines": rows,
+        "sentence": count_sentence(row["attention"].rank for row in rows),
+        "span_s": span_s,
     }
+
+
+def _index_row(watch: AnyWatch, now_us: int, span_s: float) -> dict[str, Any]:
+    """Return the values of one row. span_s: seconds that the curve of the lag covers."""
+    reading = watch.latest
+    common = (
+        stage_common(watch, "")
+        if isinstance(watch, StageWatch)
+        else _common(watch.config, watch.latest, "")
+    )
+    error = reading.errors[0] if reading.errors else None
+    history: Sequence[AnySample] = reading.history
+    return {
+        **common,
+        "attention": assess(reading, now_us=now_us),
+        "error": error,
+        "error_age": error_age(error, now_us) if error is not None else "",
+        "rates": _stage_rates(common) if isinstance(watch, StageWatch) else _rates(watch),
+        "sparkline": make_plot(
+            history,
+            [lag_of],
+            now_s=reading.at_s,
+            least_top=LAG_TOP_LEAST_S,
+            span_s=span_s,
+            bucket_count=SPARK_BUCKETS,
+        ).curves[0],
+    }
+
+
+def _stage_rates(common: Mapping[str, Any]) -> dict[str, str]:
+    """Return rows per second, staged and applied, as words."""
+    rates = {"extracted": common["staged_per_s"], "loaded": common["applied_per_s"]}
+    return {name: "unknown" if rate is None else human_count(rate) for name, rate in rates.items()}
+
+
+def _rates(watch: PipelineWatch) -> dict[str, str]:
+    """Return rows per second, extracted and loaded, as words; while tables are loaded, theirs."""
+    reading, bulk = watch.latest, watch.latest.bulk
+    is_copying = bulk is not None and bulk.phase != "done" and bulk.rows_per_s > 0
+    loaded = bulk.rows_per_s if bulk is not None and is_copying else reading.speeds.loaded_rows
+    is_away = reading.status is not None and reading.status.outage("target") is not None
+    return {
+        "extracted": _rate_words(reading.speeds.extracted_rows),
+        "loaded": "–"
+        if not watch.config.has_target
+        else "unknown"
+        if is_away
+        else _rate_words(loaded),
+    }
+
+
+def _rate_words(rate: float | None) -> str:
+    return "–" if rate is None else human_count(rate)
 
 
 def announcements(context: Mapping[str, Any]) -> dict[str, str]:

@@ -15,6 +15,7 @@ PLOT_WIDTH = 600
 PLOT_HEIGHT = 160
 SPANS_S = (60.0, 120.0, 300.0, 600.0)
 BUCKETS = 300
+SPARK_BUCKETS = 60
 LINES = 4  # horizontal lines of the grid above zero
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
@@ -78,6 +79,8 @@ def make_plot(
     *,
     now_s: float,
     least_top: float,
+    span_s: float | None = None,
+    bucket_count: int = BUCKETS,
 ) -> Plot:
     """Draw the last minute, or as much as there is, up to the longest of SPANS_S.
 
@@ -88,9 +91,11 @@ def make_plot(
         values: One function per curve.
         now_s: The present, monotonic seconds.
         least_top: The lowest top of the scale, so that noise looks small.
+        span_s: Seconds that the plot covers; None to choose them by the samples.
+        bucket_count: How many points a curve has at most.
     """
-    span_s = span_of(samples, now_s)
-    series = [_buckets(samples, value, now_s, span_s) for value in values]
+    span_s = span_of(samples, now_s) if span_s is None else span_s
+    series = [_buckets(samples, value, now_s, span_s, bucket_count) for value in values]
     most = max((y for points in series for _, y in points if y is not None), default=0.0)
     top = scale_top(max(most, least_top))
     curves = tuple(_curve(points, top, span_s) for points in series)
@@ -113,12 +118,16 @@ def scale_top(most: float) -> float:
 
 
 def _buckets(
-    samples: Sequence[S], value: Callable[[S], float | None], now_s: float, span_s: float
+    samples: Sequence[S],
+    value: Callable[[S], float | None],
+    now_s: float,
+    span_s: float,
+    bucket_count: int,
 ) -> Points:
     """Return age (in seconds) and value of the points to draw, oldest first; the value is None if
     unknown.
     """
-    width_s = span_s / BUCKETS
+    width_s = span_s / bucket_count
     highest: dict[int, tuple[float, float | None]] = {}
     for sample in samples:
         found, age_s = value(sample), now_s - sample.at_s

@@ -5,7 +5,11 @@ Not here: the tests, and points of a single engine, which only its tests know.
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 from harness.faults.kills import BankPipeline, Half
+from penstock.log import links
 
 # `name:nth`, each after the previous one: some need files that an earlier death left.
 EXTRACT_CHAIN = (
@@ -49,6 +53,8 @@ EXTRACT_CHAIN = (
     "files.rename:1",
     "files.replace:3",
 )
+_OF_POSTGRES = ("extract.relations.", "stream.", "spill.", "slot.")
+ENGINE_FREE = tuple(point for point in EXTRACT_CHAIN if not point.startswith(_OF_POSTGRES))
 LOAD_CHAIN = (
     "load.prepare.before:1",
     "load.job.before:1",
@@ -99,3 +105,59 @@ def kill_along(pipeline: BankPipeline, half: Half, chain: tuple[str, ...]) -> li
     if not half.running:
         half.start()
     return missed
+
+
+def kill_both_along(
+    folder: Path, source: str, target: str, chains: tuple[tuple[str, ...], tuple[str, ...]]
+) -> None:
+    """Kill extractor and loader along their chains at the same time; the copy is equal at the end.
+
+    chains: of the extractor, and of the loader.
+    """
+    small = {"changeLoader": {"maxFilesPerBatch": 2}}
+    with BankPipeline(folder, 1, source=source, target=target, sections=small) as pipeline:
+        links.enable(pipeline.directory / "cdc" / "lake")  # so that a consumer gets its links
+        pipeline.start()
+        missed: dict[str, list[str]] = {}
+
+        def load_dies() -> None:
+            missed["load"] = kill_along(pipeline, pipeline.load, chains[1])
+
+        beside = threading.Thread(target=load_dies)
+        beside.start()
+        missed["extract"] = kill_along(pipeline, pipeline.extract, chains[0])
+        beside.join()
+        pipeline.check_books()
+        pipeline.configure(sections={"changeLoader": {"maxFilesPerBatch": 30}})
+        pipeline.finish()
+        assert missed == {"load": [], "extract": []}
+
+
+def kill_at_the_beginning(
+    folder: Path, source: str, target: str, story: tuple[str, str, str]
+) -> None:
+    """Kill the extractor in the handover, then the bulk load; the copy is equal at the end.
+
+    story: the point of the handover; the victim: `both` halves, `load`, the `jvm` or a `worker`;
+    the point in the bulk load.
+    """
+    point, victim, chunk = story
+    with BankPipeline(folder, 1, source=source, target=target) as pipeline:
+        extract, load = pipeline.extract, pipeline.load
+        assert pipeline.kill_at(extract, f"{point}:1")
+        pipeline.transactions_go_on()
+        extract.start()
+        load.start(f"{chunk}:1:{'kill' if victim == 'worker' else 'sleep'}")
+        pipeline.until(lambda: load.has_reached, f"{chunk} in the bulk load")
+        if victim == "both":
+            extract.kill()
+        if victim == "jvm":
+            assert load.kill_descendant("java")
+        elif victim != "worker":
+            load.kill()
+            pipeline.transactions_go_on()
+            load.start()
+        if victim == "both":
+            extract.start()
+        pipeline.until_read()
+        pipeline.finish()

@@ -1,6 +1,6 @@
 """A bank's pipeline as two processes that may be killed, on two servers that may crash.
 
-Each server is of the kind `postgres`, `mysql`, `mariadb` or `sqlserver`.
+Each server is of the kind `postgres`, `mysql`, `mariadb`, `sqlserver` or `oracle`.
 
 `BankPipeline` sets it all up, has a reader check the copy's books at every moment, and in the end
 lets the pipeline finish and compares. Not here: the choice of kills (`soak.py`, tests/faults).
@@ -27,18 +27,20 @@ from harness.pipelines.bank import Bank, Reader, differences
 from harness.pipelines.bank_engines import MYSQL, dialect_of, session
 from harness.pipelines.pipeline import write_pipeline
 from harness.servers.mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
+from harness.servers.oracle_place import OraclePlace
 from harness.servers.sqlserver_embedded import EmbeddedSQLServer
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from plugins.mysql import GTID_SETTINGS, KINDS, MySQLServer, kinds
 
-END_TIMEOUT_S = 180.0
+# Against hanging only: a backlog waits for it, and a simulated server may be far behind its bank.
+END_TIMEOUT_S = 600.0
 DEATH_TIMEOUT_S = 60.0
 READY_TIMEOUT_S = 120.0
 # The other half may be killed repeatedly meanwhile, each time before it closes a segment.
 SEGMENTS_TIMEOUT_S = 400.0
 POLL_S = 0.03
 # A signal during startup, before there is a handler, simply ends the process.
-POSTGRES, SQLSERVER = "postgres", "sqlserver"
+POSTGRES, SQLSERVER, ORACLE = "postgres", "sqlserver", "oracle"
 # Commits survive the end of the server's process, but not a power cut.
 CRASH_SAFE = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "ON"}
 COPY = "copy"
@@ -149,7 +151,7 @@ class Half:
         return self._log.read_text(errors="replace")[-4000:]
 
 
-AnyServer = EmbeddedPostgres | EmbeddedMySQL | EmbeddedMariaDB | EmbeddedSQLServer
+AnyServer = EmbeddedPostgres | EmbeddedMySQL | EmbeddedMariaDB | EmbeddedSQLServer | OraclePlace
 
 
 def make_server(
@@ -163,13 +165,15 @@ def make_server(
         return EmbeddedPostgres(major=major, settings=settings)
     if kind == SQLSERVER:
         return EmbeddedSQLServer()
+    if kind == ORACLE:
+        return OraclePlace()
     every = {**GTID_SETTINGS[kind], **CRASH_SAFE, **(settings or {})}
     return KINDS[kind](settings=every, basedir=kinds().get(kind))
 
 
 def make_database(server: AnyServer, name: str, host: str = LOOPBACK) -> str:
-    """Return the URL of a database: on PostgreSQL the existing one, otherwise a new one of this
-    name.
+    """Return the URL of a database: on PostgreSQL and Oracle the existing one, otherwise a new one
+    of this name.
 
     host: an address that the server listens on beside 127.0.0.1, see `listening`.
     """
@@ -177,6 +181,8 @@ def make_database(server: AnyServer, name: str, host: str = LOOPBACK) -> str:
         url = server.url("postgres")
     elif isinstance(server, EmbeddedSQLServer):
         return server.make_database(name)
+    elif isinstance(server, OraclePlace):
+        return server.url
     else:
         MySQLServer(server).execute(f"create database `{name}`")
         url = server.url(name)
@@ -254,7 +260,7 @@ class BankPipeline:
     @staticmethod
     def _family(kind: str) -> str:
         """Return the name of the engine, which MySQL and MariaDB share."""
-        return kind if kind in (POSTGRES, SQLSERVER) else "mysql"
+        return "mysql" if kind in ("mysql", "mariadb") else kind
 
     def __enter__(self) -> Self:
         """Start the servers and start the bank; the halves are not started."""

@@ -204,7 +204,8 @@ class Reader:
             try:
                 with session(self.url, self.namespace) as connection:
                     while not self._stop.wait(READ_INTERVAL_S):
-                        row = tuple(int(value or 0) for value in connection.execute(BOOKS)[0])
+                        found = connection.execute(BOOKS + dialect_of(self.url).no_table)[0]
+                        row = tuple(int(value or 0) for value in found)
                         seen = row == (ACCOUNT_COUNT, VAULT_COUNT, TOTAL)
                         complete = complete or seen
                         if complete:
@@ -222,7 +223,7 @@ def contents(url: str, namespace: str) -> dict[str, list[tuple[object, ...]]]:
     texts = {"at": dialect.at, "digest": dialect.digest.format("story")}
     with session(url, namespace) as connection:
         return {
-            table: sorted(connection.execute(query.format(**texts)), key=repr)
+            table: sorted(map(dialect.show, connection.execute(query.format(**texts))), key=repr)
             for table, query in CONTENTS.items()
         }
 

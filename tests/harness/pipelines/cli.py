@@ -23,6 +23,16 @@ def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Co
             yield full, command
 
 
+def groups(group: click.Group, path: str = "") -> Iterator[str]:
+    """Yield the path of every group below this one, first its own, which is empty."""
+    yield path
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from groups(command, f"{path} {name}".strip())
+
+
 def call_cli(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """Return exit code, standard output and standard error of a command line."""
     code = 0

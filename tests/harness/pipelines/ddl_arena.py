@@ -28,14 +28,18 @@ from harness.pipelines.ddl_histories import Author
 from harness.pipelines.ddl_lake import LakeSide, lake_differences, lake_url
 from harness.pipelines.ddl_lake_java import LAKES, place_of
 from harness.pipelines.ddl_model import FEATURES
+from harness.pipelines.ddl_oracle import Error as OracleError
+from harness.pipelines.ddl_oracle import OracleSide
+from harness.pipelines.ddl_oracle_author import OracleAuthor
 from harness.pipelines.ddl_script import Script, Statement, Step
 from harness.pipelines.ddl_servers import AnyServers
 from harness.pipelines.ddl_sides import MySQLSide, PostgresSide, Side, differences
 from harness.pipelines.ddl_sqlserver import Error as SQLServerError
 from harness.pipelines.ddl_sqlserver import SQLServerSide
 from harness.pipelines.ddl_sqlserver_author import SQLServerAuthor
-from harness.pipelines.ddl_types import POSTGRES, SQLSERVER
+from harness.pipelines.ddl_types import ORACLE, POSTGRES, SQLSERVER
 from harness.pipelines.pipeline import write_pipeline
+from harness.servers.oracle_place import OraclePlace
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import followed_names
 from penstock.control.pipeline.table_requests import put_request, read_requests
@@ -45,6 +49,7 @@ from penstock.model import TableName
 from penstock.model.table_requests import Capture
 from plugins.mysql import MySQLServer
 from plugins.sqlserver import as_test
+from sim_oracle.session import TEST_USER
 
 EQUAL, REFUSED, DIFFERENT, STOPPED = "equal", "refused", "DIFFERENT", "stopped"
 SETTLE_S = 300.0
@@ -55,10 +60,10 @@ POLL_S = 0.1
 POLL_LAKE_S = 1.0  # a look reads a table's metadata
 RESTARTS_MAX = 60
 FENCE, FENCES = "fence", "fence.f"
-STATEMENT_ERRORS = (psycopg.Error, pymysql.Error, SQLServerError)
+STATEMENT_ERRORS = (psycopg.Error, pymysql.Error, SQLServerError, OracleError)
 
 Tell = Callable[[str], None]
-AnyAuthor = Author | SQLServerAuthor
+AnyAuthor = Author | SQLServerAuthor  # OracleAuthor is one of these
 
 _numbers = itertools.count(1)
 
@@ -263,8 +268,9 @@ class Arena:
         if isinstance(self._source, SQLServerSide):
             self._source.begin_capture()
         self._make_schema(self._source, FENCE)
-        fences = f"{FENCE}.[f]" if self._pair[0] == SQLSERVER else FENCES
-        self._source.run(f"create table {fences} (id int primary key)")
+        fences = {SQLSERVER: f"{FENCE}.[f]", ORACLE: _ORACLE_FENCES}.get(self._pair[0], FENCES)
+        column = '"id"' if self._pair[0] == ORACLE else "id"
+        self._source.run(f"create table {fences} ({column} int primary key)")
         for one in self.histories:
             self._make_schema(self._source, one.schema)
             side = self._open(stack, self._pair[0], self._source_url)
@@ -306,6 +312,9 @@ class Arena:
         if isinstance(side, SQLServerSide):
             side.schema, side.is_captured, side.wait_read = schema, True, self._settle
             return
+        if isinstance(side, OracleSide):
+            side.enter(schema)
+            return
         side.run(f"set search_path to {schema}" if side.kind == POSTGRES else f"use {schema}")
 
     def _play(self) -> None:
@@ -341,7 +350,8 @@ class Arena:
 
     def _put_fence(self) -> int:
         self._last_fence = next(self._fences)
-        self._source.run(f"insert into {FENCES} values ({self._last_fence})")
+        fences = _ORACLE_FENCES if self._pair[0] == ORACLE else FENCES
+        self._source.run(f"insert into {fences} values ({self._last_fence})")
         return self._last_fence
 
     def _settle(self) -> None:
@@ -353,8 +363,11 @@ class Arena:
     def _is_passed(self, number: int) -> bool:
         if isinstance(self._target, LakeSide):
             return self._target.has_row("fence_copy", "f", number)
+        query = f"select 1 from fence_copy.f where id = {number}"
+        if self._pair[1] == ORACLE:
+            query = f'SELECT 1 FROM "fence_copy"."f" WHERE "id" = {number}'
         try:
-            return bool(self._target.run(f"select 1 from fence_copy.f where id = {number}"))
+            return bool(self._target.run(query))
         except STATEMENT_ERRORS:
             return False
 
@@ -554,6 +567,10 @@ class Arena:
         if kind in LAKES:
             yield lake_url(kind, self._lake_root)
             return
+        if kind == ORACLE:
+            with OraclePlace() as place:
+                yield place.url_of(TEST_USER)  # random DDL has more texts than a file of known ones
+            return
         server = self._servers.get(kind)
         if kind == SQLSERVER:
             made = server.make_database(name)
@@ -591,7 +608,7 @@ class Arena:
 
     def _clear(self) -> None:
         """Drop the databases of another arena, or of this one."""
-        for kind in set(self._pair) - {POSTGRES, SQLSERVER, *LAKES}:
+        for kind in set(self._pair) - {POSTGRES, SQLSERVER, ORACLE, *LAKES}:
             self._drop_databases(self._servers.get(kind))
 
     @staticmethod
@@ -603,8 +620,8 @@ class Arena:
     def _open(self, stack: ExitStack, kind: str, url: str) -> Side:
         if kind in LAKES:
             return LakeSide(kind, self._lake_root)
-        if kind == SQLSERVER:
-            opened = SQLServerSide(url)
+        if kind in (SQLSERVER, ORACLE):
+            opened = SQLServerSide(url) if kind == SQLSERVER else OracleSide(url)
             stack.callback(opened.close)
             return opened
         side: PostgresSide | MySQLSide
@@ -614,15 +631,24 @@ class Arena:
 
     @staticmethod
     def _make_schema(side: Side, name: str) -> None:
+        if side.kind == ORACLE:
+            side.run(f'CREATE USER "{name}" NO AUTHENTICATION')
+            return
         is_schema = side.kind in (POSTGRES, SQLSERVER)
         side.run(f"create {'schema' if is_schema else 'database'} {name}")
 
 
 ZERO_DATES = '"zero dates"'
+_ORACLE_FENCES = f'"{FENCE}"."f"'
 
 
 def _choose_types(pair: tuple[str, str]) -> dict[str, str]:
     """Return `[target.types]` of a pair: values that PostgreSQL lacks become NULL or text."""
+    if pair[1] == ORACLE:
+        lost = {} if pair[0] in (POSTGRES, SQLSERVER) else {ZERO_DATES: "null"}
+        return {'"*"': "error", '"empty values"': "null"} | lost
+    if pair[0] == ORACLE:
+        return {'"*"': "error"}
     if pair[1] in LAKES and pair[0] != SQLSERVER:
         return {} if pair[0] == POSTGRES else {'"zero dates"': "null"}
     if SQLSERVER in pair:
@@ -678,4 +704,6 @@ def authors(
     """Return the histories of a seed."""
     if source == SQLSERVER:
         return [SQLServerAuthor(f"{seed}.{number}") for number in range(count)]
+    if source == ORACLE:
+        return [OracleAuthor(f"{seed}.{number}") for number in range(count)]
     return [Author(source, f"{seed}.{number}", features) for number in range(count)]

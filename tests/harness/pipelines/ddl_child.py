@@ -24,6 +24,7 @@ import penstock.engines.delta
 import penstock.engines.iceberg
 import penstock.engines.lake
 import penstock.engines.mysql
+import penstock.engines.oracle
 import penstock.engines.postgres
 import penstock.engines.sqlserver
 from harness.pipelines.ddl_lake_java import JavaPlace, connect
@@ -33,6 +34,7 @@ from penstock.engines.lake.own_java import OwnJava
 
 for package in (
     penstock.engines.mysql,
+    penstock.engines.oracle,
     penstock.engines.postgres,
     penstock.engines.sqlserver,
     penstock.engines.lake,
@@ -127,8 +129,14 @@ class Keeper:
         """Do nothing: the session ends with this process."""
 
 
-def run_command(arguments: Sequence[str], out: str, java: JavaPlace | None) -> None:
-    """Run a command of penstock in this process, which ends with the one that forked it."""
+def run_command(
+    arguments: Sequence[str], out: str, java: JavaPlace | None, paths: Sequence[str]
+) -> None:
+    """Run a command of penstock in this process, which ends with the one that forked it.
+
+    paths: of modules, before those that the forked process has.
+    """
+    sys.path[:0] = paths
     Keeper.java = java
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -158,7 +166,8 @@ class Child:
 
     def start(self) -> None:
         """Start it."""
-        given = (self._arguments, str(self._out), self._java)
+        paths = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+        given = (self._arguments, str(self._out), self._java, paths)
         self._process = FORKED.Process(target=run_command, args=given, daemon=True)
         self._process.start()
 

@@ -12,7 +12,7 @@ from plugins.mysql import MySQLServer
 
 
 class AnyServers(Protocol):
-    """Running servers by kind: PostgreSQL with `url`, or `plugins.mysql`'s."""
+    """Running servers by kind: PostgreSQL with `url`, or `plugins.mysql`'s. Oracle has none."""
 
     def get(self, kind: str) -> Any:
         """Return the server of this kind."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import psycopg
 
-from harness.pipelines.ddl_types import POSTGRES, SQLSERVER
+from harness.pipelines.ddl_types import ORACLE, POSTGRES, SQLSERVER
 
 Row = tuple[str | None, ...]
 
@@ -248,7 +248,7 @@ def _moment(text: str) -> str:
     found = re.fullmatch(r"(\S+ \d\d:\d\d:\d\d)(\.\d+)?(\+00)?", text)
     if found is None:
         return text
-    return found[1] + (found[2] or "").rstrip("0").rstrip(".")
+    return (found[1] + (found[2] or "").rstrip("0").rstrip(".")).removesuffix(" 00:00:00")
 
 
 def _time_us(text: str) -> str:
@@ -323,7 +323,15 @@ _SQLSERVER_KINDS = (
     (r"time", "time"),
     (r"uniqueidentifier", "uuid"),
 )
-_KINDS = {POSTGRES: _POSTGRES_KINDS, SQLSERVER: _SQLSERVER_KINDS}
+_ORACLE_KINDS = (
+    (r"number|float", "decimal"),
+    (r"binary_float", "real"),
+    (r"binary_double", "double"),
+    (r"n?char\(", "padded"),
+    (r"raw|blob", "bytes"),
+    (r"timestamp|date", "moment"),
+)
+_KINDS = {POSTGRES: _POSTGRES_KINDS, SQLSERVER: _SQLSERVER_KINDS, ORACLE: _ORACLE_KINDS}
 
 
 def kind_of_value(source: str, of_type: str) -> str:
@@ -377,8 +385,10 @@ def differences(
     kinds = {name: kind_of_value(source.kind, of) for name, of in ours.types.items()}
     if kinds:
         mine = source.texts(schema, table, kinds)
-        if target.kind != source.kind and target.kind in (POSTGRES, SQLSERVER):
+        if target.kind != source.kind and target.kind in (POSTGRES, SQLSERVER, ORACLE):
             mine = [without_zero_dates(kinds, row) for row in mine]
+        if target.kind == ORACLE:  # it has no empty texts
+            mine = [tuple(None if one in ("", "\\x") else one for one in row) for row in mine]
         found += _row_differences(table, kinds, mine, target.texts(target_schema, table, kinds))
     return found
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from harness.pipelines.ddl_actions import NothingToDo
 from harness.pipelines.ddl_model import NAMES, STEPS_MAX, TABLE_NAMES, Made, Table
@@ -125,12 +126,28 @@ FEATURES = (*ROWS, *ALTERS, *WHOLE, *OTHER)
 
 
 class SQLServerAuthor:
-    """An author of one history, used by one thread."""
+    """An author of one history, used by one thread.
+
+    Attributes:
+        kind: Kind of the source.
+        types: Types of columns.
+        alters: How often a change of a table is drawn, by the name of its feature.
+        whole: The same for statements about whole tables.
+        names: Names of columns.
+        plain_count: How many of these are plain.
+    """
+
+    kind = SQLSERVER
+    types = TYPES
+    alters: ClassVar = ALTERS
+    whole: ClassVar = WHOLE
+    names = NAMES
+    plain_count = 6
 
     def __init__(self, seed: int | str, features: Iterable[str] = FEATURES) -> None:
         """Prepare to draw; features are kinds of statements to draw."""
         self._features = set(features)
-        self._dice = random.Random(f"{SQLSERVER} {seed}")
+        self._dice = random.Random(f"{self.kind} {seed}")
         self._tables: list[Table] = []
         self._constraints: dict[tuple[str, str], str] = {}  # of defaults, by table and column
         self._number = 0
@@ -138,6 +155,15 @@ class SQLServerAuthor:
         self._next: list[Statement] = []
         self._uses_odd_names = "odd_names" in self._features and self._dice.random() < 0.5
         self._before = self._state()
+
+    @staticmethod
+    def quote(name: str) -> str:
+        """Return a name in quotes."""
+        return "[" + name.replace("]", "]]") + "]"
+
+    def name(self, table: Table) -> str:
+        """Return a table as statements name it."""
+        return f"this.{self.quote(table.name)}"
 
     # -- requests of the arena
 
@@ -182,7 +208,7 @@ class SQLServerAuthor:
                 what = self._dice.choices(("rows", "alter", "whole"), (10, 10, 1))[0]
                 if what == "rows":
                     return [self._rows()]
-                choice = ALTERS if what == "alter" else WHOLE
+                choice = self.alters if what == "alter" else self.whole
                 drawn: list[Statement] = getattr(self, f"_{self._one_of(choice)}")(self._table())
             except NothingToDo:
                 self._tables, self._constraints = before
@@ -211,7 +237,7 @@ class SQLServerAuthor:
         return self._dice.choice(free)
 
     def _new_name(self, table: Table) -> str:
-        pool = NAMES if self._uses_odd_names else NAMES[:6]
+        pool = self.names if self._uses_odd_names else self.names[: self.plain_count]
         taken = {one.name.lower() for one in table.columns}
         free = [name for name in pool if name.lower() not in taken]
         if not free:
@@ -228,15 +254,15 @@ class SQLServerAuthor:
     # -- tables
 
     def _create(self, name: str) -> list[Statement]:
-        keys = [one for one in TYPES if one.is_key]
+        keys = [one for one in self.types if one.is_key]
         table = Table(name=name, id="id")
         table.columns.append(Made("id", self._dice.choice(keys), nullable=False))
         for _ in range(self._dice.randint(1, 5)):
-            table.columns.append(Made(self._new_name(table), self._dice.choice(TYPES)))
+            table.columns.append(Made(self._new_name(table), self._dice.choice(self.types)))
         table.key = () if "keyless" in self._features and self._dice.random() < 0.15 else ("id",)
         parts = []
         for column in table.columns:
-            text = f"{_q(column.name)} {column.type.declared}"
+            text = f"{self.quote(column.name)} {column.type.declared}"
             if column.name == "id":
                 text += " not null primary key" if table.key else " not null"
             elif column.type.defaults and self._dice.random() < 0.3:
@@ -245,11 +271,11 @@ class SQLServerAuthor:
                 text += f" constraint {self._constraint(table, column.name)} default {default}"
             parts.append(text)
         self._tables.append(table)
-        return [Statement(f"create table {_t(table)} ({', '.join(parts)})")]
+        return [Statement(f"create table {self.name(table)} ({', '.join(parts)})")]
 
     def _recreate(self, table: Table) -> list[Statement]:
         self._tables.remove(table)
-        dropped = Statement(f"drop table {_t(table)}")
+        dropped = Statement(f"drop table {self.name(table)}")
         created = self._create(table.name)
         return [dropped, *created, self._insert(self._tables[-1])]
 
@@ -267,12 +293,15 @@ class SQLServerAuthor:
             table.counter += 1
             table.ids.append(table.counter)
             values = [
-                _id(table, table.counter) if one.name == table.id else self._value(one)
+                write_id(table, table.counter) if one.name == table.id else self._value(one)
                 for one in names
             ]
             rows.append(f"({', '.join(values)})")
-        listed = ", ".join(_q(one.name) for one in names)
-        return Statement(f"insert into {_t(table)} ({listed}) values {', '.join(rows)}")
+        listed = ", ".join(self.quote(one.name) for one in names)
+        return self._write_insert(f"insert into {self.name(table)} ({listed})", rows)
+
+    def _write_insert(self, head: str, rows: Sequence[str]) -> Statement:
+        return Statement(f"{head} values {', '.join(rows)}")
 
     def _is_inserted(self, table: Table, column: Made) -> bool:
         must = column.name == table.id or not (column.has_default or column.nullable)
@@ -286,23 +315,26 @@ class SQLServerAuthor:
     def _where(self, table: Table) -> str:
         if not table.ids:
             raise NothingToDo
-        return f"where {_q(table.id)} = {_id(table, self._dice.choice(table.ids))}"
+        return f"where {self.quote(table.id)} = {write_id(table, self._dice.choice(table.ids))}"
 
     def _update(self, table: Table) -> Statement:
         return Statement(f"{self._update_all(table).head} {self._where(table)}")
 
     def _update_all(self, table: Table) -> Statement:
         column = self._other(table)
-        return Statement(f"update {_t(table)} set {_q(column.name)} = {self._value(column)}")
+        return Statement(
+            f"update {self.name(table)} set {self.quote(column.name)} = {self._value(column)}"
+        )
 
     def _delete(self, table: Table) -> Statement:
-        return Statement(f"delete from {_t(table)} {self._where(table)}")
+        return Statement(f"delete from {self.name(table)} {self._where(table)}")
 
     def _change_id(self, table: Table) -> Statement:
         where = self._where(table)
         table.counter += 1
         table.ids.append(table.counter)
-        return Statement(f"update {_t(table)} set [id] = {_id(table, table.counter)} {where}")
+        new = write_id(table, table.counter)
+        return Statement(f"update {self.name(table)} set {self.quote('id')} = {new} {where}")
 
     # -- ALTER TABLE
 
@@ -312,7 +344,7 @@ class SQLServerAuthor:
         return self._dice.choice(table.others)
 
     def _alter(self, table: Table, action: str) -> Statement:
-        return Statement(f"alter table {_t(table)} {action}")
+        return Statement(f"alter table {self.name(table)} {action}")
 
     def _add_column(
         self, table: Table, kind: ColumnType, rest: str, *, name: str = ""
@@ -326,10 +358,10 @@ class SQLServerAuthor:
             named = rest.replace(
                 "default", f"constraint {self._constraint(table, column.name)} default"
             )
-        return self._alter(table, f"add {_q(column.name)} {kind.declared} {named}".rstrip())
+        return self._alter(table, f"add {self.quote(column.name)} {kind.declared} {named}".rstrip())
 
     def _kind(self, *, defaults: bool = False) -> ColumnType:
-        return self._dice.choice([one for one in TYPES if one.defaults or not defaults])
+        return self._dice.choice([one for one in self.types if one.defaults or not defaults])
 
     def _add(self, table: Table) -> list[Statement]:
         return [self._add_column(table, self._kind(), "null")]
@@ -351,7 +383,7 @@ class SQLServerAuthor:
 
     def _add_computed(self, table: Table) -> list[Statement]:
         """Add a column whose default is not a constant."""
-        kind = self._dice.choice([one for one in TYPES if one.computed])
+        kind = self._dice.choice([one for one in self.types if one.computed])
         default = self._dice.choice(kind.computed)
         return [self._add_column(table, kind, f"not null default {default}")]
 
@@ -361,7 +393,7 @@ class SQLServerAuthor:
         table.uniques = {k: v for k, v in table.uniques.items() if column.name not in v}
         constraint = self._constraints.pop((table.name, column.name), "")
         before = [self._alter(table, f"drop constraint {constraint}")] if constraint else []
-        return [*before, self._alter(table, f"drop column {_q(column.name)}")]
+        return [*before, self._alter(table, f"drop column {self.quote(column.name)}")]
 
     def _drop_add(self, table: Table) -> list[Statement]:
         old = self._other(table)
@@ -369,13 +401,13 @@ class SQLServerAuthor:
         table.columns.remove(old)
         constraint = self._constraints.pop((table.name, name), "")
         before = [self._alter(table, f"drop constraint {constraint}")] if constraint else []
-        dropped = self._alter(table, f"drop column {_q(name)}")
+        dropped = self._alter(table, f"drop column {self.quote(name)}")
         kind = old.type if self._dice.random() < 0.6 else self._kind()
         return [*before, dropped, self._add_column(table, kind, "null", name=name)]
 
     def _retype(self, table: Table) -> list[Statement]:
         column = self._other(table)
-        kinds = [one for one in TYPES if one.family and one.family == column.type.family]
+        kinds = [one for one in self.types if one.family and one.family == column.type.family]
         if not kinds or column.has_default:
             raise NothingToDo
         column.type = self._dice.choice(kinds)
@@ -383,7 +415,9 @@ class SQLServerAuthor:
 
     def _redefine(self, table: Table, column: Made) -> Statement:
         rest = "null" if column.nullable else "not null"
-        return self._alter(table, f"alter column {_q(column.name)} {column.type.declared} {rest}")
+        return self._alter(
+            table, f"alter column {self.quote(column.name)} {column.type.declared} {rest}"
+        )
 
     def _set_not_null(self, table: Table) -> list[Statement]:
         column = self._other(table)
@@ -407,7 +441,9 @@ class SQLServerAuthor:
         default = self._dice.choice(column.type.defaults)
         name = self._constraint(table, column.name)
         return [
-            self._alter(table, f"add constraint {name} default {default} for {_q(column.name)}")
+            self._alter(
+                table, f"add constraint {name} default {default} for {self.quote(column.name)}"
+            )
         ]
 
     def _unique(self, table: Table) -> list[Statement]:
@@ -417,7 +453,7 @@ class SQLServerAuthor:
         self._number += 1
         name = f"u{self._number}"
         table.uniques[name] = (self._dice.choice(others), table.id)
-        listed = ", ".join(map(_q, table.uniques[name]))
+        listed = ", ".join(map(self.quote, table.uniques[name]))
         return [self._alter(table, f"add constraint {name} unique ({listed})")]
 
     def _drop_unique(self, table: Table) -> list[Statement]:
@@ -428,14 +464,7 @@ class SQLServerAuthor:
         return [self._alter(table, f"drop constraint {name}")]
 
 
-def _q(name: str) -> str:
-    return "[" + name.replace("]", "]]") + "]"
-
-
-def _t(table: Table) -> str:
-    return f"this.{_q(table.name)}"
-
-
-def _id(table: Table, number: int) -> str:
+def write_id(table: Table, number: int) -> str:
+    """Return the literal of the value that identifies a row."""
     is_text = table.column(table.id).type.family == "text"
     return f"'k{number}'" if is_text else str(number)

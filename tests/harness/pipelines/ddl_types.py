@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MYSQL, MARIADB, POSTGRES, SQLSERVER = "mysql", "mariadb", "postgres", "sqlserver"
+MYSQL, MARIADB, POSTGRES = "mysql", "mariadb", "postgres"
+SQLSERVER, ORACLE = "sqlserver", "oracle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

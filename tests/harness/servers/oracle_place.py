@@ -1,8 +1,9 @@
 """Database of the simulated Oracle, as a `Place` of the suites that run on every engine.
 
-The model is in the process of the test; other processes reach it on a port, with the fake driver
-on their path. Statements of the suites are rewritten: unquoted names become quoted ones in lower
-case, and types and lists of rows become Oracle's.
+The model is in the process of the test. Other processes reach it on a port; while a place exists,
+those that this process starts have the fake driver on their path. Statements of the suites are
+rewritten: unquoted names become quoted ones in lower case, and types and lists of rows become
+Oracle's.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import itertools
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -48,7 +50,7 @@ _WORDS = frozenset(
     TRUNCATE CONSTRAINT UNIQUE FOREIGN REFERENCES INDEX COMMIT ROLLBACK SAVEPOINT DEFAULT CASE WHEN
     THEN ELSE END LIKE BETWEEN EXISTS COUNT SUM MAX MIN AVG NUMBER VARCHAR2 CHAR CLOB BLOB RAW DATE
     TIMESTAMP BINARY_DOUBLE WITH TIME ZONE CASCADE CONSTRAINTS PURGE DUAL ROWID ASC DESC JOIN LEFT
-    ANALYZE CHECK BYTE LOCAL INTERVAL BEGIN
+    ANALYZE CHECK BYTE LOCAL INTERVAL BEGIN MOD SUBSTR
     """.split()  # noqa: SIM905 - one list of words
 )
 _LONG_LIST = re.compile(r"\s*insert\s+into\s+(\w+)\s+values\s+(.*)\Z", re.IGNORECASE | re.DOTALL)
@@ -76,17 +78,14 @@ class OraclePlace:
         self.url = self.url_of("c##penstock")
         self._replaced = {"oracledb": sys.modules.get("oracledb")}
         sys.modules["oracledb"] = oracledb
+        self._path = os.environ.get("PYTHONPATH")
+        paths = (str(_TESTS / "sim_oracle" / "driver_path"), str(_TESTS))
+        os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [self._path])])
         self._connection = self.connect()
 
     def url_of(self, user: str) -> str:
         """Return the URL of the root, with the PDB whose tables are captured."""
         return f"oracle://{quote(user, safe='')}:secret@{self.address}/ORCL?pdb={PDB}"
-
-    def environment(self) -> dict[str, str]:
-        """Return the environment of a process whose driver is the fake."""
-        paths = (str(_TESTS / "sim_oracle" / "driver_path"), str(_TESTS))
-        known = os.environ.get("PYTHONPATH")
-        return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, *([known] if known else [])])}
 
     def connect(self) -> oracledb.Connection:
         """Return a connection to the PDB, in whose session any text is known."""
@@ -175,15 +174,40 @@ class OraclePlace:
         others = [one for one in self.server.sessions.values() if one.user != TEST_USER]
         return any(one.is_running and text in one.last_text for one in others)
 
+    def crash(self) -> None:
+        """End all sessions, roll their transactions back, and let nothing connect until start()."""
+        self.server.is_down = True
+        self._listening.sever()
+        with self.server.lock:
+            for session in list(self.server.sessions.values()):
+                session.rollback()
+                session.is_killed = True
+
+    def start(self) -> None:
+        """Let clients connect again."""
+        self.server.is_down = False
+        self._connection = self.connect()
+
     def forget_penstock(self) -> None:
         """Drop the user that has what penstock keeps here."""
         if "WIREKITE" in self.database.users:
             self.run_unchanged("DROP USER WIREKITE CASCADE")
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.drop()
+
     def drop(self) -> None:
         """Stop listening, and let the driver be what it was."""
-        self._connection.close()
+        with suppress(oracledb.Error):  # a crash has ended it
+            self._connection.close()
         self._listening.close()
+        if self._path is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = self._path
         for name, module in self._replaced.items():
             if module is None:
                 sys.modules.pop(name, None)

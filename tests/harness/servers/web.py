@@ -184,9 +184,14 @@ class Browser:
         self.media("prefers-reduced-motion", "reduce" if wanted else "")
 
     def media(self, feature: str, value: str) -> None:
-        """Set a media feature that a style sheet may query."""
+        """Set a media feature that a style sheet may query; all others become the browser's own."""
+        self.all_media({feature: value})
+
+    def all_media(self, values: Mapping[str, str]) -> None:
+        """Set several media features."""
+        features = [{"name": name, "value": value} for name, value in values.items()]
         self.driver.execute_cdp_cmd(  # type: ignore[attr-defined]
-            "Emulation.setEmulatedMedia", {"features": [{"name": feature, "value": value}]}
+            "Emulation.setEmulatedMedia", {"features": features}
         )
 
     def scripts(self, wanted: bool) -> None:

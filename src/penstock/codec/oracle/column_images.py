@@ -12,7 +12,7 @@ Column n is the n-th of the table, hidden ones included. Follows the reference, 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.codec.oracle import intervals, moments, numbers
@@ -48,6 +48,8 @@ class TableColumns:
         national_encoding: that of NCHAR and its like.
         zone_offset: DBTIMEZONE in minutes east of UTC, in which values of TIMESTAMP WITH LOCAL TIME
             ZONE are stored; None for a region, and then these are refused.
+        read_large: returns the literal of a large object, by its column's name: its internal form
+            is not public. Without it the value is of an unsupported type.
     """
 
     schema: str
@@ -56,6 +58,7 @@ class TableColumns:
     encoding: str = "utf-8"
     national_encoding: str = UTF16_NATIONAL
     zone_offset: int | None = None
+    read_large: Callable[[str], str] | None = None
 
 
 def name_columns(text: str, known: TableColumns) -> str:
@@ -70,7 +73,7 @@ def name_columns(text: str, known: TableColumns) -> str:
     except UnicodeEncodeError as error:
         raise Defect(Reason.TEXT, 0) from error
     statement = scan_statement(data)
-    new = [_name_cell(data, cell, known) for cell in statement.new]
+    new = [_name_new(data, cell, statement, known) for cell in statement.new]
     old = [_name_cell(data, cell, known) for cell in statement.old]
     table = f'"{known.schema}"."{known.table}"'
     if statement.op == INSERT:
@@ -88,6 +91,19 @@ def _conditions(statement: Statement, cells: list[tuple[str, str]]) -> list[str]
     return [*shown, f"ROWID = '{statement.row_id.decode()}'"] if statement.row_id else shown
 
 
+def _name_new(
+    data: bytes, cell: Cell, statement: Statement, known: TableColumns
+) -> tuple[str, str]:
+    """Return name and value of a cell that a statement sets.
+
+    A large object that was written by rows of its own has its column's name already.
+    """
+    is_large = statement.op not in (INSERT, DELETE) and len(statement.new) == 1
+    if is_large and _GENERIC.fullmatch(cell.name) is None:
+        return f'"{cell.name.decode()}"', data[cell.value.start : cell.value.end].decode()
+    return _name_cell(data, cell, known)
+
+
 def _name_cell(data: bytes, cell: Cell, known: TableColumns) -> tuple[str, str]:
     """Return the name of a cell in quotes, and its value as LogMiner prints it."""
     match = _GENERIC.fullmatch(cell.name)
@@ -95,6 +111,8 @@ def _name_cell(data: bytes, cell: Cell, known: TableColumns) -> tuple[str, str]:
     if not 1 <= number <= len(known.columns):
         raise Defect(Reason.COLUMN, cell.offset)
     name, kind = known.columns[number - 1]
+    if kind.is_large and cell.value.kind is ValueKind.HEX and known.read_large is not None:
+        return f'"{name}"', known.read_large(name)
     return f'"{name}"', _print_value(data, cell.value, kind, known)
 
 

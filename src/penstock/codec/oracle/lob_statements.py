@@ -78,6 +78,11 @@ class LobSelect:
     statement: Statement
     condition: str
 
+    @property
+    def is_generic(self) -> bool:
+        """Return whether the row's columns are named `COL n`, as those of an older version."""
+        return any(cell.name.startswith(b"COL ") for cell in self.statement.old)
+
     def update_text(self, value: str) -> str:
         """Return an update that sets the column, which `sql_redo.Decoder` reads.
 

@@ -19,7 +19,11 @@ import structlog
 from penstock.consume.api import CdcConsumer
 from penstock.consume.application import Application, ApplicationOptions
 from penstock.consume.classes import check_consumer, make_consumer
-from penstock.consume.direct import DirectApplication, DirectOptions
+from penstock.consume.direct import (
+    DirectApplication,
+    DirectOptions,
+    check_delivers_directly,
+)
 from penstock.consume.lock import LOCK_FILE
 from penstock.consume.lost import Lost, delete_lost_links
 from penstock.consume.registration import register
@@ -175,6 +179,7 @@ def _run_direct(
             consumer = make_consumer(section.class_, section.options, beside=config.path.parent)
         else:
             check_consumer(consumer)
+        check_delivers_directly(consumer)
         log = part(config.source.url, DIRECT_PART)(config.source.url)
         report = DirectReport(name, config.layout.run, directory=log.directory)
         patterns = (config.source.tables, section.tables or config.source.tables)

@@ -234,6 +234,7 @@ _NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
         "VF": "of `penstock verify`",
         "WB": "of the web interface",
         "CN": "of consumers: `penstock consume`",
+        "KF": "of brokers and topics, which only the consumer asks: `penstock consume`",
         "FX": "of FlexCDC: `penstock flexcdc`",
         "ST": "of `penstock stage`",
         "SV": "of `penstock serve`",

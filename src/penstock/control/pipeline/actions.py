@@ -60,7 +60,8 @@ class StopRequest:
 def stop_on_signals(stop: StopRequest, *, hurry: bool = True) -> Iterator[None]:
     """Turn SIGINT and SIGTERM into `stop` while the block runs.
 
-    Raises the error of a thread that has ended the process (`host.supervised`).
+    Raises the error of a thread that has ended the process (`host.supervised`). Python gives
+    signals to the main thread only: in another one they stay as they are.
 
     hurry: the second signal ends the process at once, with exit code 130: everything on disk is
     safe at any moment, so that costs only the work since the last flush point or batch.
@@ -71,7 +72,8 @@ def stop_on_signals(stop: StopRequest, *, hurry: bool = True) -> Iterator[None]:
         if hurry and stop.is_hurried:
             os._exit(HURRIED_EXIT_CODE)
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
     before = [signal.signal(number, on_signal) for number in numbers]
     try:
         yield

@@ -13,8 +13,18 @@ from pathlib import Path
 from typing import IO
 
 import structlog
+from structlog.typing import Processor
 
 FILE_BYTES_MAX = 16 * 2**20
+PROCESSORS: list[Processor] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.format_exc_info,
+    structlog.processors.LogfmtRenderer(
+        key_order=["timestamp", "level", "event"], bool_as_flag=False
+    ),
+]
 
 
 def open_diagnostics(path: Path) -> IO[str]:
@@ -60,28 +70,44 @@ def configure_diagnostics(*, verbose: bool, file: IO[str] | None = None) -> None
         streams.append(sys.stderr)
     level = logging.DEBUG if verbose else logging.INFO
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(
-                key_order=["timestamp", "level", "event"], bool_as_flag=False
-            ),
-        ],
+        processors=PROCESSORS,
         wrapper_class=structlog.make_filtering_bound_logger(level if streams else logging.CRITICAL),
         logger_factory=structlog.WriteLoggerFactory(file=_Tee(streams)),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
 
 
+def keep_quiet() -> None:
+    """Send diagnostics nowhere if nothing else was configured.
+
+    Otherwise a program that imports penstock would get structlog's default: lines on its standard
+    output.
+    """
+    if not structlog.is_configured():
+        configure_diagnostics(verbose=False)
+
+
+def has_own_diagnostics() -> bool:
+    """Return whether the program that imports penstock has configured structlog for its lines."""
+    return structlog.is_configured() and structlog.get_config()["processors"] is not PROCESSORS
+
+
 @contextmanager
 def diagnostics_to(path: Path, *, verbose: bool) -> Iterator[None]:
-    """Send diagnostics to a file during the block, then to the previous place again."""
-    before = structlog.get_config()
+    """Send diagnostics to a file during the block, then to the previous place again.
+
+    They stay with a program that has configured structlog: its own lines would go to the file, too.
+    """
+    if has_own_diagnostics():
+        yield
+        return
+    was_configured, before = structlog.is_configured(), structlog.get_config()
     with open_diagnostics(path) as file:
         configure_diagnostics(verbose=verbose, file=file)
         try:
             yield
         finally:
-            structlog.configure(**before)
+            if was_configured:
+                structlog.configure(**before)
+            else:
+                structlog.reset_defaults()

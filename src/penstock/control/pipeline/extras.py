@@ -13,11 +13,12 @@ from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.registry import engine_at, engines
 
-LAKE, PANDAS, REDIS, SERVE, SPARK, STAGE, WEB = (
-    "lake", "pandas", "redis", "serve", "spark", "stage", "web",
+KAFKA, LAKE, PANDAS, REDIS, SERVE, SPARK, STAGE, WEB = (
+    "kafka", "lake", "pandas", "redis", "serve", "spark", "stage", "web",
 )  # fmt: skip
 
 FEATURES: Mapping[str, tuple[str, ...]] = {
+    KAFKA: ("confluent_kafka",),
     LAKE: ("deltalake", "pyiceberg"),
     PANDAS: ("pandas",),
     REDIS: ("redis",),
@@ -29,6 +30,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
 """Names for `import`, by extra."""
 
 _REDIS_PLUGIN = "RedisCache"
+_KAFKA_CLASSES = "penstock.kafka:"
 
 
 class ExtraMissing(PenstockError):
@@ -70,6 +72,8 @@ def _extras_of(config: Config) -> Iterator[str]:
         yield STAGE
     if config.serve is not None:
         yield SERVE
+    if any(one.class_.startswith(_KAFKA_CLASSES) for one in config.consumers.values()):
+        yield KAFKA
     plugins = config.flexcdc.plugin if config.flexcdc is not None else ()
     if any(_REDIS_PLUGIN in one for one in plugins):
         yield REDIS

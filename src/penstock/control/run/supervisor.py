@@ -377,13 +377,27 @@ class Supervisor:
                 half.child.kill_group()
 
 
-def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
+def run_pipeline(
+    config: Config,
+    view: View,
+    *,
+    verbose: bool = False,
+    stop: StopRequest | None = None,
+    on_started: Callable[[], object] = lambda: None,
+) -> None:
     """Run a pipeline until it is done or stopped.
 
     Raises PreflightFailed or AlreadyRunning with nothing changed, NewTable, HalfFailed with the
     error of the process that ended, SystemExit after a second signal.
+
+    Args:
+        config: The pipeline.
+        view: Shows what happens.
+        verbose: Print diagnostics, too.
+        stop: Request for an end, for other threads; signals are added to it.
+        on_started: Called once, when all checks have passed and the processes are about to start.
     """
-    stop = StopRequest()
+    stop = stop or StopRequest()
     with ExitStack() as stack:
         stack.callback(view.close)
         stack.enter_context(stop_on_signals(stop, hurry=False))
@@ -403,18 +417,7 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
         REAL_FILES.make_directory(config.layout.run)
         stack.enter_context(take_lock(config, config.layout.run, RUN_LOCK))
         stack.enter_context(diagnostics_to(config.layout.run / "run.log", verbose=verbose))
-        halves = [
-            Half(
-                name=name,
-                arguments=[*this_program(), *command, "--json", "--checked"],
-                diagnostics=stack.enter_context(
-                    open_diagnostics(config.layout.run / f"{name}.log")
-                ),
-                is_consumer=command[0] in ("consume", "serve"),
-                serves=command[0] == "serve",
-            )
-            for name, command in commands_of(config).items()
-        ]
+        halves = _halves_of(config, stack)
         status = StatusThread(config)
         stack.callback(status.close)
 
@@ -426,13 +429,33 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
         def is_log_done() -> bool:
             return load_done(config.layout.log) is not None
 
-        Supervisor(
-            halves, stop, on_event=view.event, on_tick=on_tick, is_log_done=is_log_done
-        ).run()
+        on_started()
+        try:
+            Supervisor(
+                halves, stop, on_event=view.event, on_tick=on_tick, is_log_done=is_log_done
+            ).run()
+        except PenstockError:
+            view.fail()
+            raise
         status.close()
         if stop.is_hurried:
+            view.fail()
             raise SystemExit(HURRIED_EXIT_CODE)
         view.finish(read_last_status(config))
+
+
+def _halves_of(config: Config, stack: ExitStack) -> list[Half]:
+    """Return the processes of a run, not started; `stack` closes their diagnostics files."""
+    return [
+        Half(
+            name=name,
+            arguments=[*this_program(), *command, "--json", "--checked"],
+            diagnostics=stack.enter_context(open_diagnostics(config.layout.run / f"{name}.log")),
+            is_consumer=command[0] in ("consume", "serve"),
+            serves=command[0] == "serve",
+        )
+        for name, command in commands_of(config).items()
+    ]
 
 
 def commands_of(config: Config) -> dict[str, list[str]]:

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.padding import Padding
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from penstock.control.pipeline.display import (
@@ -22,24 +18,32 @@ from penstock.control.pipeline.display import (
     grid,
     human_bytes,
     human_count,
-    human_seconds,
     screen,
 )
 from penstock.control.pipeline.outages import utc_text
+from penstock.control.status.drawing import (
+    bulk_table,
+    change_facts,
+    change_rows,
+    change_table,
+    indent,
+    lines_out_of_step,
+    shown_count,
+    table_states,
+    tables_done,
+    time_left,
+)
 from penstock.control.status.lag import Lag
-from penstock.control.status.run_events import RunEvents, is_loading, starting, table_text
+from penstock.control.status.run_events import RunEvents, is_loading, starting
 from penstock.control.status.status import Status
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.load.bulk_progress import BulkProgress, TableProgress, share_of
+from penstock.load.bulk_progress import BulkProgress, share_of
 from penstock.model.words import count_words
 
 LINE_INTERVAL_S = 5.0
-TABLES_SHOWN_MAX = 12
-BAR_WIDTH = 28
-BAR_WIDTH_NARROW = 10
-WIDE = 100
-MIDDLE = 76
-NAME_WIDTH_MIN = 11  # of `  bulk load`
+TABLE_WIDTH_MIN = 60  # a narrower screen has sentences in place of columns
+LINES_BESIDE_TABLES = 15  # of the live view: headings, changes, lag, log, Spark, processes
+LINES_OF_STATE = 3  # of a table with an error: its name, why, the next command
 LATER = ("  loaded", "  lag")
 
 
@@ -62,6 +66,11 @@ class View(Protocol):
         ...
 
     @abstractmethod
+    def fail(self) -> None:
+        """Show what a run did that failed or was hurried. May be called twice."""
+        ...
+
+    @abstractmethod
     def close(self) -> None:
         """Release the terminal. May be called twice."""
         ...
@@ -71,22 +80,21 @@ def bulk_line(bulk: BulkProgress) -> str:
     """Return the whole bulk load in one line."""
     paused = "paused at " if bulk.phase == "paused" else ""
     return (
-        f"bulk load {paused}{share_of(bulk):.0%}, {_tables_done(bulk)}: "
+        f"bulk load {paused}{share_of(bulk):.0%}, {tables_done(bulk)}: "
         f"{human_count(bulk.rows_done)} of about {human_count(bulk.rows_total)} rows"
-        f"{_rate(bulk.rows_per_s or None)}{_time_left(bulk)}"
+        f"{_rate_words(bulk.rows_per_s)}{_time_words(bulk)}"
     )
 
 
-def _tables_done(bulk: BulkProgress) -> str:
-    loaded = sum(t.chunks_done == t.chunks_total for t in bulk.tables)
-    return f"{loaded} of {count_words(len(bulk.tables), 'table')}"
+def _rate_words(rows_per_s: float) -> str:
+    return f", {human_count(rows_per_s)} rows/s" if rows_per_s else ""
 
 
-def _time_left(item: TableProgress | BulkProgress) -> str:
-    """Return the time to go; empty if it is not known."""
-    if share_of(item) == 1.0:
-        return ", keys and indexes follow" if isinstance(item, BulkProgress) else ""
-    return f", {human_seconds(item.eta_s)} to go" if item.eta_s is not None else ""
+def _time_words(bulk: BulkProgress) -> str:
+    if share_of(bulk) == 1.0:
+        return ", keys and indexes follow"
+    left = time_left(bulk)
+    return f", {left} to go" if left else ""
 
 
 def change_line(
@@ -147,6 +155,8 @@ class LineView(View):
         if now_s - self._shown_s < LINE_INTERVAL_S:
             return
         events, lines = self._events, []
+        if events.is_spark_shown:
+            lines.append(f"spark: {events.loads}")
         if events.bulk is not None and events.bulk.phase != "done" and events.bulk.rows_done:
             lines.append(bulk_line(events.bulk))
         if _following(status):
@@ -160,7 +170,11 @@ class LineView(View):
     def finish(self, status: Status | None) -> None:
         if status is not None:
             self._events.take(status, self.event)
-        for line in last_lines(status):
+        for line in [*self._events.summary.lines(), *last_lines(status)]:
+            self._out.print(line)
+
+    def fail(self) -> None:
+        for line in self._events.take_summary():
             self._out.print(line)
 
     def close(self) -> None:
@@ -168,12 +182,10 @@ class LineView(View):
 
 
 def last_lines(status: Status | None) -> list[str]:
-    """Return the lines at the end of a run that went well."""
+    """Return the lines at the end of a run that went well, below its summary."""
     if status is None:
         return ["stopped"]
     lines = []
-    if status.mode != "data":
-        lines.append(change_line(status))
     if is_idle(status):
         done = "applied" if status.has_target else "in the change log"
         lines.append(f"the source was idle and everything is {done}: done")
@@ -201,7 +213,7 @@ class JsonView(View):
     Every LINE_INTERVAL_S there is one of type progress, if its figures have changed.
     """
 
-    def __init__(self, emit: Callable[[dict[str, Any]], None], *, clock: Clock = REAL_CLOCK):
+    def __init__(self, emit: Callable[[dict[str, Any]], object], *, clock: Clock = REAL_CLOCK):
         self._emit = emit
         self._clock = clock
         self._events = RunEvents(clock)
@@ -249,8 +261,17 @@ class JsonView(View):
         fields: dict[str, Any] = {}
         if status is not None:
             self._events.take(status, self.event)
-            fields = {"done": is_idle(status) or is_loaded(status), **self._figures(status)}
+            fields = {
+                "done": is_idle(status) or is_loaded(status),
+                **self._figures(status),
+                **self._events.summary.as_dict(),
+            }
         self._emit(event(self._clock, "ended", text=last_lines(status)[-1], **fields))
+
+    def fail(self) -> None:
+        lines, fields = self._events.take_summary(), self._events.summary.as_dict()
+        if lines:
+            self._emit(event(self._clock, "failed", text="; ".join(lines), **fields))
 
     def close(self) -> None:
         """Do nothing: nothing is held."""
@@ -292,161 +313,58 @@ class LiveView(View):
 
     def draw(self, status: Status) -> RenderableType:
         """Return the part that is drawn again in place."""
-        events = self._events
+        events, width = self._events, self._out.width
         parts: list[RenderableType] = [Text("")]
         parts += [indent(line, style="red") for line in status.outage_lines()]
+        left = self._out.height - LINES_BESIDE_TABLES
         if events.bulk is not None and events.bulk.phase != "done":
-            parts += [bulk_table(events.bulk, self._out.width), Text("")]
+            left -= LINES_OF_STATE * min(len(lines_out_of_step(status)), 2)
+            parts += [bulk_table(events.bulk, width, shown_count(left)), Text("")]
+            left = 2 * LINES_OF_STATE
+        waiting = "" if events.loads else starting(status)
         if _following(status):
-            rows = change_rows(status, events.log_rate, events.applied_rate)
-            # There is no lag before all rows are there: changes wait for them in the log.
-            hidden = LATER if is_loading(status) else ()
-            parts.append(grid([one for one in rows if one[0] not in hidden]))
-        parts += [indent(text, style) for text, style in table_rows(status)]
-        preparing = "Spark and the source are" if status.has_target else "the source is"
-        waiting = starting(status) if len(parts) > 1 else f"{preparing} being prepared"
+            parts += self._changes(status)
+        elif events.loads:
+            parts.append(grid([("  spark", events.loads)]))
+        elif len(parts) == 1:
+            preparing = "Spark and the source are" if status.has_target else "the source is"
+            waiting = f"{preparing} being prepared"
+        parts += table_states(status, width, max(left // LINES_OF_STATE, 2))
         if waiting:
             parts.append(indent(waiting))
         running = ", ".join(status.running) or "nothing yet"
         parts.append(indent(f"running: {running}   Ctrl-C ends it in order", style="dim"))
         return Group(*parts)
 
+    def _changes(self, status: Status) -> list[RenderableType]:
+        """Return the figures of the changes, lag, change log, and the work of Spark."""
+        events = self._events
+        # There is no lag before all rows are there: changes wait for them in the log.
+        loading = is_loading(status)
+        if self._out.width < TABLE_WIDTH_MIN:
+            hidden = LATER if loading else ()
+            rows = change_rows(status, events.log_rate, events.applied_rate)
+            rows += [("  spark", events.loads)] if events.loads else []
+            return [grid([one for one in rows if one[0] not in hidden])]
+        return [
+            change_table(status, events.log_rate, events.applied_rate, is_loading=loading),
+            change_facts(status, events.loads, is_loading=loading),
+        ]
+
     def finish(self, status: Status | None) -> None:
         self._live.stop()
-        for line in last_lines(status):
+        if status is not None:
+            self._events.take(status, self.event)
+        for line in [*self._events.summary.lines(), *last_lines(status)]:
+            self._out.print(indent(line))
+
+    def fail(self) -> None:
+        self._live.stop()
+        for line in self._events.take_summary():
             self._out.print(indent(line))
 
     def close(self) -> None:
         self._live.stop()
-
-
-def indent(text: str, style: str = "") -> RenderableType:
-    """Return a line of the view; its continuation lines are indented as well."""
-    return Padding(Text(text, style=style), (0, 0, 0, 2), expand=False)
-
-
-def table_rows(status: Status) -> list[tuple[str, str]]:
-    """Return a text and style for each table that is not in step; tables with errors first."""
-    lines = [line for line in status.tables if line.state != "following" or line.wanted]
-    lines = [line for line in lines if line.state != "removed" or line.wanted]
-    lines.sort(key=lambda line: not line.error)
-    rows = [
-        (table_text(line), "red" if line.error else "yellow") for line in lines[:TABLES_SHOWN_MAX]
-    ]
-    if len(lines) > TABLES_SHOWN_MAX:
-        rows.append((f"and {len(lines) - TABLES_SHOWN_MAX} more: penstock table ls", ""))
-    return rows
-
-
-def change_rows(
-    status: Status, log_rate: float | None = None, applied_rate: float | None = None
-) -> list[tuple[str, str]]:
-    """Return label and value of present changes. Rates in rows/s; None: not known."""
-    rows = [
-        (
-            "  extracted",
-            f"{_rows_in(status.log.end.gsn, status.log.end.trx)}{_rate(log_rate)}"
-            f"{_up_to(status, status.log.end.position)}",
-        ),
-    ]
-    if status.has_target:
-        rows.append(("  loaded", _loaded_text(status, applied_rate)))
-    lag = status.lag
-    words = status.lag_words
-    if lag is not None and lag.seconds is not None:
-        parts = [count_words(lag.rows, "row")] if status.has_target else []
-        if lag.counts_bytes:
-            parts.append(f"{human_bytes(lag.applied_bytes)} of the source's log")
-        words = ", ".join([words, *parts])
-    rows.append(("  lag", words))
-    rows.append(
-        (
-            "  change log",
-            f"{count_words(status.log.segments, 'segment')}, {human_bytes(status.log.size_bytes)}",
-        )
-    )
-    if status.target.action != "RUN":
-        rows.append(("  action", f"{status.target.action} (wirekite.wirekite_action)"))
-    return rows
-
-
-def _loaded_text(status: Status, applied_rate: float | None) -> str:
-    if status.target.unknown:
-        return f"unknown: {status.why_no_lag}"
-    applied = status.target.applied
-    rows = _rows_in(applied.gsn, applied.trx)
-    if status.outage("target") is not None:
-        read_at = datetime.fromtimestamp(status.target_read_us / 1e6, UTC)
-        return f"{rows} when last read, at {read_at:%H:%M:%S} UTC"
-    return f"{rows}{_rate(applied_rate)}{_up_to(status, applied.position)}"
-
-
-def _rows_in(rows: int, transactions: int) -> str:
-    return f"{count_words(rows, 'row')} in {count_words(transactions, 'transaction')}"
-
-
-def _up_to(status: Status, position: int) -> str:
-    """Return the words for a position where something ends; empty if no position is known yet."""
-    return f", up to {status.positions.text(position)}" if position else ""
-
-
-def _rate(rows_per_s: float | None) -> str:
-    return "" if rows_per_s is None else f", {human_count(rows_per_s)} rows/s"
-
-
-def bulk_table(bulk: BulkProgress, width: int = WIDE) -> Table:
-    """Return a bar per table that is not loaded yet, the largest first, and one for all.
-
-    width: of the screen; a narrow one has shorter bars and fewer figures.
-    """
-    open_tables = [t for t in bulk.tables if t.chunks_done < t.chunks_total]
-    open_tables.sort(key=lambda t: -t.bytes_total)
-    rows = [_bar_row(str(item.table), item, width) for item in open_tables[:TABLES_SHOWN_MAX]]
-    hidden = len(open_tables) - TABLES_SHOWN_MAX
-    name = "bulk load paused" if bulk.phase == "paused" else "bulk load"
-    is_wide = width >= WIDE
-    whole = _bar_row(f"{name} ({_tables_done(bulk)})" if is_wide else name, bulk, width)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    most = _name_width([*rows, whole], width)
-    table.add_column(no_wrap=True, overflow="ellipsis", min_width=NAME_WIDTH_MIN, max_width=most)
-    for _ in range(_columns(width) - 1):
-        table.add_column(no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    if hidden > 0:
-        table.add_row(f"  and {hidden} more")
-    table.add_row(*whole)
-    if not is_wide:
-        table.caption, table.caption_justify = f"  {_tables_done(bulk)}", "left"
-        table.caption_style = ""
-    return table
-
-
-def _name_width(rows: list[list[RenderableType]], width: int) -> int:
-    """Return the width that remains for names beside the figures."""
-    texts = [[cell for cell in row[1:] if isinstance(cell, str)] for row in rows]
-    figures = sum(max(map(len, column)) for column in zip(*texts, strict=True))
-    bar = BAR_WIDTH if width >= WIDE else BAR_WIDTH_NARROW
-    return max(width - figures - bar - 2 * _columns(width), NAME_WIDTH_MIN)
-
-
-def _columns(width: int) -> int:
-    return 6 if width >= WIDE else 5 if width >= MIDDLE else 4
-
-
-def _bar_row(name: str, item: TableProgress | BulkProgress, width: int) -> list[RenderableType]:
-    share = share_of(item)
-    waits = "waits" if not item.rows_done and share == 0.0 else ""
-    left = _time_left(item).removeprefix(", ") or ("done" if share == 1.0 else waits)
-    bar = ProgressBar(
-        total=1.0, completed=share, width=BAR_WIDTH if width >= WIDE else BAR_WIDTH_NARROW
-    )
-    figures = [
-        count_words(item.rows_done, "row"),
-        _rate(item.rows_per_s or None).removeprefix(", "),
-    ]
-    shown = figures[: _columns(width) - 4]
-    return [f"  {name}", bar, f"{share:4.0%}", *shown, left]
 
 
 def make_view(emit_json: Callable[[dict[str, Any]], None] | None) -> View:

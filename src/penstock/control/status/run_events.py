@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 from penstock.control.pipeline.display import human_seconds
 from penstock.control.pipeline.outages import Outage
+from penstock.control.status.run_summary import RunSummary
 from penstock.control.status.status import Status
 from penstock.control.tables.table_list import TableLine
 from penstock.host.clock import Clock
-from penstock.load.bulk_progress import BulkProgress, Rates
+from penstock.load.bulk_progress import BulkProgress, Rates, share_of
 from penstock.model.words import count_words
 from penstock.ports.config import HandoverMode
 from penstock.ports.handover import Handover
@@ -65,8 +66,10 @@ class RunEvents:
         self._clock = clock
         self._steps_reported = 0
         self._bulk_reported = False
-        self._starting_reported = False
+        self._starting_reported = ""
         self._first = True
+        self._is_quiet = False
+        self._summary_taken = False
         started = datetime.fromtimestamp(clock.now_us() // 1_000_000, UTC)
         self._started = started.isoformat(timespec="seconds")
         self._change_rates = ChangeRates()
@@ -78,6 +81,20 @@ class RunEvents:
         self.log_rate: float | None = None
         self.applied_rate: float | None = None
         self.bulk: BulkProgress | None = None
+        self.loads = ""
+        self._loads_since: tuple[str, float] = ("", 0.0)
+        self.summary = RunSummary(clock.monotonic_s())
+
+    @property
+    def is_spark_shown(self) -> bool:
+        """True if nothing is loaded now, so that the work of Spark is all there is to show."""
+        return bool(self.loads) and self._is_quiet
+
+    def take_summary(self) -> list[str]:
+        """Return the lines of the summary once; afterwards none."""
+        lines = [] if self._summary_taken else self.summary.lines()
+        self._summary_taken = self._summary_taken or bool(lines)
+        return lines
 
     def take(self, status: Status, report: ReportEvent) -> None:
         """Compute rates, and report new events."""
@@ -98,6 +115,18 @@ class RunEvents:
             report(text, "bulk load done", rows=rows, tables=tables)
         self._take_tables(status, report)
         self._take_alterations(status, report)
+        self._take_loads(status, now_s)
+        self.summary.add(status, now_s)
+
+    def _take_loads(self, status: Status, now_s: float) -> None:
+        """Put the work of the load process into words; what takes long has its seconds."""
+        words = load_words(status)
+        if words != self._loads_since[0]:
+            self._loads_since = (words, now_s)
+        lasted_s = now_s - self._loads_since[1]
+        self._is_quiet = words in PREPARING
+        shown = f", for {human_seconds(lasted_s)}" if self._is_quiet and lasted_s >= 1 else ""
+        self.loads = words + shown
 
     def _take_up(self, status: Status, report: ReportEvent) -> None:
         """Report the work of an earlier run in one line, not as if it happened now."""
@@ -134,9 +163,10 @@ class RunEvents:
                 report(point_text(handover), "position", position=handover.position)
         self._steps_reported = max(self._steps_reported, len(steps))
         is_due = len(steps) >= 2 or status.mode == "change"
-        if is_due and not self._starting_reported and starting(status):
-            self._starting_reported = True
-            report(starting(status), "starting")
+        words = starting(status)
+        if is_due and words and words != self._starting_reported:
+            self._starting_reported = words
+            report(words, "starting")
 
     def _take_outages(self, status: Status, report: ReportEvent) -> None:
         """Report servers that went away, and that answer again, each once."""
@@ -181,6 +211,7 @@ class RunEvents:
         for one in status.loader.alterations:
             if one.number > last:
                 last = one.number
+                self.summary.alteration_count += 1
                 text = f"schema change applied to {one.table}: {one.change}"
                 report(text, "schema change", table=one.table, change=one.change)
         self._alteration_of = (pid, last)
@@ -219,8 +250,59 @@ def starting(status: Status) -> str:
     """Return what the load waits for before its first sign of life; empty once it works."""
     if status.target.unknown:
         return ""
+    loader = status.running_loader
     if status.mode != "change" and status.target.bulk is None:
+        if loader is not None and not loader.is_spark_starting:
+            return "Spark is ready; tables are created and divided into chunks"
         return "Spark is starting; the bulk load begins when it is there"
-    if status.running_loader is not None and status.running_loader.is_spark_starting:
+    if loader is not None and loader.is_spark_starting:
         return "Spark is starting; changes are applied when it is there"
     return ""
+
+
+STARTING = "is starting"
+DIVIDING = "creates tables and divides them into chunks"
+FIRST_CHUNKS = "copies the first chunks"
+KEYS = "all rows are copied; keys and indexes are created"
+PREPARING = (STARTING, DIVIDING, FIRST_CHUNKS, KEYS)
+WORK = {
+    "paused": "paused",
+    "held": "waits for `penstock verify` at one position",
+    "retrying": "tries again",
+    "ended": "ended",
+}
+
+
+def load_words(status: Status) -> str:
+    """Return what Spark does now, in a few words; empty if no load process runs."""
+    if not status.has_target or "load" not in status.running:
+        return ""
+    loader, bulk = status.running_loader, status.target.bulk
+    if loader is None or loader.is_spark_starting:
+        return STARTING
+    if loader.state in WORK:
+        return WORK[loader.state]
+    if status.mode != "change" and (bulk is None or bulk.phase != "done"):
+        return _copying_words(bulk)
+    if not loader.batch_count:
+        return "ready; no batch yet"
+    seconds = sum(loader.seconds.values())
+    batch = (
+        f"{count_words(loader.batch_rows, 'row')}, {count_words(loader.batch_tables, 'table')}, "
+        f"{human_seconds(seconds)}"
+    )
+    now = "applies a batch" if loader.state == "applying" else "waits for changes"
+    return f"{now}; last batch: {batch}"
+
+
+def _copying_words(bulk: BulkProgress | None) -> str:
+    if bulk is None:
+        return DIVIDING
+    if bulk.phase == "paused":
+        return "paused"
+    if share_of(bulk) == 1.0:
+        return KEYS
+    if not bulk.rows_done:
+        return FIRST_CHUNKS
+    under_way = sum(t.rows_done > 0 and t.chunks_done < t.chunks_total for t in bulk.tables)
+    return f"copies {count_words(under_way, 'table')}" if under_way else "copies tables"

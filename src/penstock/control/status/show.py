@@ -30,8 +30,8 @@ from penstock.control.pipeline.display import (
     pairs,
 )
 from penstock.control.status.consumer_list import ConsumerLine
+from penstock.control.status.drawing import bulk_table, change_rows, table_rows
 from penstock.control.status.lag import Lag
-from penstock.control.status.live import bulk_table, change_rows, table_rows
 from penstock.control.status.run_events import in_flight, point_text
 from penstock.control.status.status import Status
 from penstock.control.tables.table_list import TableLine

@@ -6,12 +6,14 @@ carrying it out, and showing it (`table_list.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from penstock.control.doctor.doctor import examine
 from penstock.control.doctor.plan import check as check_plan
 from penstock.control.pipeline.config import need_target
+from penstock.control.pipeline.running import processes
 from penstock.control.pipeline.servers import followed_tables, is_followed, source_tables
 from penstock.control.pipeline.table_requests import (
     make_add_request,
@@ -47,6 +49,44 @@ class RequestRefused(PenstockError):
 
     code = "CT62"
     retry = "never"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedTable:
+    """Table for which a request was written.
+
+    Attributes:
+        is_running: Whether the pipeline runs, and carries the request out within a second or two;
+            otherwise it does at its next start.
+    """
+
+    table: TableName
+    is_running: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the object as `penstock table add --json` prints it."""
+        return {"table": str(self.table), "asked": True, "running": self.is_running}
+
+
+Ask = Callable[[Config, TableName], TableRequest]
+
+
+def ask(config: Config, table: TableName, request: Ask) -> AskedTable:
+    """Write a request for a table; `request` is one of the functions below, and its errors."""
+    running = {process.name for process in processes(config) if process.pid}
+    needed = {"extract", "load"} if config.has_target else {"extract"}
+    request(config, table)
+    return AskedTable(table=table, is_running=needed <= running)
+
+
+def as_table_name(text: str) -> TableName:
+    """Return the table that is written as `schema.table`. Raises TableNotTaken."""
+    schema, dot, name = text.partition(".")
+    if not dot or not schema or not name:
+        raise TableNotTaken(
+            f"{text!r} is not schema.table", hint='Name a table such as "public.orders".'
+        )
+    return TableName(schema, name)
 
 
 def add(config: Config, table: TableName, *, enables: bool = False) -> TableRequest:

@@ -234,7 +234,8 @@ COMMANDS = (
         "their unread changes are lost to consumers. The same as control.sh --cdc "
         "delete_lost_segment_links, for only the node's directory; no node has to run.",
         example="node.toml --yes",
-        exit_codes="0 done, or there was no hole; 1 an error, or the answer was no; 2 wrong usage",
+        exit_codes="0 done, or there was no hole; 1 an error, or the answer was no;\n"
+        "             2 wrong usage",
         question=QUESTION,
         options=(
             Option(

@@ -16,12 +16,13 @@ import structlog
 
 from penstock.codec.oracle.scn import OraclePosition
 from penstock.engines.oracle.beginning import read_scn
-from penstock.engines.oracle.connect import Connection, connect, connect_root, is_gone
+from penstock.engines.oracle.connect import Connection, connect, connect_root
 from penstock.engines.oracle.errors import SnapshotLost
 from penstock.engines.oracle.reading import statements
 from penstock.engines.oracle.reading.bulk_reader import read_incarnation, shape_of, short_digest
 from penstock.engines.oracle.reading.catalog import captured_tables, read_tables
 from penstock.engines.oracle.reading.chunks import RowChunk, plan_chunks
+from penstock.engines.oracle.server_errors import is_gone
 from penstock.host.errors import StatementFailed
 from penstock.model import TableDefinition, TableName
 from penstock.model.position import PositionKind

@@ -15,8 +15,11 @@ class ScnPositions(Positions):
         return str(OraclePosition(position))
 
     def origin(self, position: int) -> str:
-        """Return the redo thread of a position; empty for one after a whole SCN."""
-        return self.text(position).partition(":")[2].partition(":")[0]
+        """Return the redo thread of a position; `redo` for one after a whole SCN.
+
+        It is never empty: a target may be Oracle, which stores an empty text as NULL.
+        """
+        return self.text(position).partition(":")[2].partition(":")[0] or "redo"
 
     def parse(self, text: str) -> int:
         return OraclePosition.parse(text).ordinal

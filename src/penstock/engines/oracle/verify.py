@@ -22,13 +22,14 @@ from penstock.codec.oracle.row_images import image_batch
 from penstock.codec.oracle.scn import OraclePosition
 from penstock.codec.row_images import add_up, hash_batches, name_chosen, take_buckets
 from penstock.engines.oracle import checksum
-from penstock.engines.oracle.connect import Connection, connect, is_gone, quote
+from penstock.engines.oracle.connect import Connection, connect, quote
 from penstock.engines.oracle.errors import SnapshotLost
 from penstock.engines.oracle.reading import statements
 from penstock.engines.oracle.reading.bulk_reader import BATCH_ROWS, LOB_BATCH_ROWS, OracleReader
 from penstock.engines.oracle.reading.catalog import read_definitions
 from penstock.engines.oracle.reading.chosen_rows import ChosenRows
 from penstock.engines.oracle.reading.chunks import plan_chunks
+from penstock.engines.oracle.server_errors import is_gone
 from penstock.host.errors import StatementFailed
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import ChunkTask, rows_per_chunk

@@ -25,8 +25,30 @@
     if (remember) history.replaceState(null, "", tab.getAttribute("href"));
   }
 
-  function tabOfHash() {
-    return tabs.find((tab) => tab.getAttribute("href") === location.hash);
+  // The address may name a panel, or anything inside one.
+  function namedByHash() {
+    return location.hash ? document.getElementById(decodeURIComponent(location.hash.slice(1))) : null;
+  }
+
+  function tabOf(element) {
+    return tabs.find((tab) => panelOf(tab).contains(element));
+  }
+
+  // Show what the address names: its panel, open, and near the top. A panel is shown with the tabs
+  // above it, and without scrolling if they are in the upper part of the window.
+  function goToHash() {
+    const named = namedByHash();
+    const tab = named && tabOf(named);
+    if (!tab) return false;
+    select(tab, { remember: false });
+    for (let each = named.closest("details"); each; each = each.parentElement.closest("details")) {
+      each.open = true;
+    }
+    scrollTo(0, 0);
+    const isPanel = named === panelOf(tab);
+    if (!isPanel) named.scrollIntoView({ block: "start" });
+    else if (list.getBoundingClientRect().bottom > innerHeight * 0.65) list.scrollIntoView();
+    return true;
   }
 
   function onKey(event) {
@@ -57,17 +79,14 @@
         select(tab);
       });
     }
-    const first = tabOfHash() || one(`[href="#${list.dataset.first}"]`, list);
+    const first = tabOf(namedByHash()) || one(`[href="#${list.dataset.first}"]`, list);
     select(first, { remember: false });
-    // The browser has gone to the part that the address names: with tabs the page begins at its top.
+    // The browser has gone to where the part was before all others were hidden.
     addEventListener("load", () => {
       if (document.activeElement?.getAttribute("role") === "tabpanel") document.activeElement.blur();
-      if (location.hash) scrollTo(0, 0);
+      goToHash();
     });
-    addEventListener("hashchange", () => {
-      const tab = tabOfHash();
-      if (tab) select(tab);
-    });
+    addEventListener("hashchange", goToHash);
   }
 
   // --- updates ---------------------------------------------------------------------------------
@@ -116,7 +135,22 @@
     target?.focus({ preventScroll: true });
   }
 
+  // What is being read stays where it is when a part above it grows or shrinks.
+  function keepPlace(change) {
+    const seen = scrollY > 0
+      && all("[data-region]").find((each) => each.getBoundingClientRect().bottom > 0);
+    const before = seen ? seen.getBoundingClientRect().top : 0;
+    change();
+    const moved = seen ? seen.getBoundingClientRect().top - before : 0;
+    if (moved) scrollBy({ top: moved, behavior: "instant" });
+  }
+
   function update() {
+    keepPlace(putWaiting);
+    filterRows();
+  }
+
+  function putWaiting() {
     const now = performance.now();
     for (const [name, html] of waiting) {
       const region = one(`[data-region="${name}"]`);
@@ -126,6 +160,27 @@
       moved.set(name, now);
       put(name, html);
     }
+  }
+
+  // --- a filter for long tables ----------------------------------------------------------------
+  const filter = one("#filter");
+
+  function filterRows() {
+    if (!filter) return;
+    const wanted = filter.value.trim().toLowerCase();
+    const rows = all("[data-filtered] > tr");
+    filter.closest(".filter").hidden = rows.length < Number(filter.dataset.least);
+    let count = 0;
+    for (const row of rows) {
+      row.hidden = Boolean(wanted) && !row.cells[0].textContent.toLowerCase().includes(wanted);
+      if (!row.hidden) count += 1;
+    }
+    one("#filter-count").textContent = wanted ? `${count} of ${rows.length}` : "";
+  }
+
+  if (filter) {
+    filter.addEventListener("input", filterRows);
+    filterRows();
   }
 
   function announce(announcements) {

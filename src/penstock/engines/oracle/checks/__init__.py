@@ -19,8 +19,9 @@ from penstock.engines.oracle.checks.probe import (
     OracleProbe,
 )
 from penstock.engines.oracle.checks.target_checks import APPLY_CHECKS, Applying
-from penstock.engines.oracle.connect import Connection, connect, connect_root, server_errors
+from penstock.engines.oracle.connect import Connection, connect, connect_root
 from penstock.engines.oracle.reading.catalog import Survey, captured_tables, survey
+from penstock.engines.oracle.server_errors import server_errors
 from penstock.engines.oracle.target.progress import DROP_SCHEMA
 from penstock.model import PenstockError
 from penstock.ports.checks import Examined, Looked, Side, SourceSeen, tables_not_read

@@ -8,10 +8,11 @@ from penstock.codec.oracle.scn import OraclePosition
 from penstock.codec.oracle.types import parse_type
 from penstock.engines.oracle.beginning import OPEN_TRANSACTIONS, read_scn
 from penstock.engines.oracle.checks.probe import SOURCE_CHECKS, OracleProbe, names
-from penstock.engines.oracle.connect import Connection, is_gone, quote
+from penstock.engines.oracle.connect import Connection, quote
 from penstock.engines.oracle.errors import SnapshotLost
 from penstock.engines.oracle.extraction import has_begun, identity_of
 from penstock.engines.oracle.reading import statements as reading
+from penstock.engines.oracle.server_errors import is_gone
 from penstock.engines.oracle.source import statements
 from penstock.engines.oracle.source.log_choice import choose_logs
 from penstock.engines.oracle.source.mining import Miner

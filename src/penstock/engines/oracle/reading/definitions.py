@@ -200,7 +200,8 @@ def column_of(row: Sequence[Any]) -> ColumnDefinition:
         identity_kind="d" if is_identity else "",
         neutral=kind.neutral,
         is_invisible=row[10] == "YES",
-        id=int(row[7]),
+        # The server's numbers change when a column is dropped: they identify nothing.
+        id=int(row[7]) if is_virtual else 0,
         is_filled=is_identity or (default is not None and not is_virtual),
     )
 

@@ -9,9 +9,9 @@ from penstock.engines.oracle.connect import Connection
 from penstock.engines.oracle.source import statements
 from penstock.engines.oracle.source.entries import Entry
 from penstock.engines.oracle.source.errors import RELOAD, LobLost
+from penstock.engines.oracle.source.layouts import Columns
 from penstock.engines.oracle.source.lobs import Gone, LobValue
 from penstock.engines.oracle.source.relations import ENCODINGS
-from penstock.engines.oracle.source.shapes import Columns
 from penstock.model import PenstockError, TableName
 
 _SNAPSHOT_GONE = frozenset((1466, 1555, 8181, 22924))
@@ -54,6 +54,11 @@ class Catalogue:
             )
             for name, kind, length, precision, scale, characters, used in rows
         ]
+
+    def read_scn(self) -> int:
+        """Return the database's present SCN."""
+        ((scn,),) = self._open.execute(statements.CURRENT_SCN)
+        return int(scn)
 
     def read_encoding(self) -> str:
         """Return the database's character set as Python names it; ascii for an unknown one."""

@@ -24,7 +24,13 @@ from penstock.engines.oracle.source.entries import (
 )
 from penstock.engines.oracle.source.errors import RELOAD, RowsUnlogged
 from penstock.engines.oracle.source.key_order import order_moves
-from penstock.engines.oracle.source.lobs import Labels, LobAssembler, ReadLob
+from penstock.engines.oracle.source.lobs import (
+    Gone,
+    Labels,
+    LobAssembler,
+    ReadLob,
+    literal_of,
+)
 from penstock.engines.oracle.source.shapes import Shapes
 from penstock.engines.oracle.source.undo import find_survivors
 from penstock.host.errors import StatementInterrupted
@@ -77,12 +83,12 @@ class Emission:
         self._may_capture = may_capture
         self._on_drop = on_drop
         self._run_rows = RUN_ROWS if run_rows is None else run_rows
-        self._bound: set[int] = set()
+        self._bound: dict[int, Entry] = {}
         self._introduced: dict[TableName, Relation] = {}
         self._relations: list[Relation] = []
         self._markers: list[Marker] = []
         self._lines: list[tuple[int, int, int, int]] = []
-        self._since = start.position
+        self._since = self._position = start.position
 
     @property
     def gsn(self) -> int:
@@ -138,6 +144,7 @@ class Emission:
         gsn, markers = self.gsn, len(self._markers)
         self.has_ddl = False
         position, time_us = transaction.position, self._to_us(transaction.time)
+        self._position = position
         changes = self._put_in_order(self._changes(transaction))
         for entries in changes:
             yield from self._decode(entries, self.trx + 1)
@@ -183,19 +190,26 @@ class Emission:
         """Bind the tables of some changes, and name the columns of older versions."""
         if any(one.code > OPERATION for one in entries):
             entries = [self._name(one) if one.code > OPERATION else one for one in entries]
-        for number in {one.table for one in entries} - self._bound:
-            self._bind(number)
+        for number, entry in {one.table: one for one in reversed(entries)}.items():
+            if number not in self._bound:
+                self._bind(entry)
         return entries
 
     def _name(self, entry: Entry) -> Entry:
         if entry.code & UNREADABLE:
             raise redo_error(entry.code >> REASON_BITS, 0, entry)  # type: ignore[arg-type]
-        named = self._shapes.name_columns(entry)
+        read = self._read_lob(self._position >> 64)
+
+        def read_large(column: str) -> str:
+            value = read(entry, column)
+            return "NULL" if isinstance(value, Gone) else literal_of(value)
+
+        named = self._shapes.name_columns(entry, read_large)
         return named._replace(code=entry.code & ~MISMATCH)
 
-    def _bind(self, number: int) -> None:
-        relation = self._shapes.bind(self._decoder, number, self._since)
-        self._bound.add(number)
+    def _bind(self, entry: Entry) -> None:
+        relation = self._shapes.bind(self._decoder, entry, self._since)
+        self._bound[entry.table] = entry._replace(text="")
         self._introduced[TableName(relation.schema, relation.name)] = relation
 
     def _has_moves(self, entries: list[Entry]) -> bool:
@@ -223,8 +237,9 @@ class Emission:
                 number, column = decoder.widen
                 self._shapes.widen(number, column)
                 table = self._shapes.table_of(number)
-                for one in [one for one in self._bound if self._shapes.table_of(one) == table]:
-                    self._bind(one)
+                for at, one in list(self._bound.items()):
+                    if self._shapes.table_of(at) == table:
+                        self._bind(one)
             else:
                 yield self.take()
 
@@ -258,6 +273,8 @@ class Emission:
                 hint=f"Load the table again. {RELOAD}",
                 table=str(table),
             )
+        if kind is not Ddl.DROP:
+            self._shapes.alter(table, text, position)
         if kind is Ddl.TRUNCATE:
             self._mark(MarkerKind.TRUNCATE, table, position, time_us, {})
         elif kind is Ddl.DROP:

@@ -26,7 +26,7 @@ from penstock.codec.oracle.lob_statements import (
 )
 from penstock.codec.oracle.mined_rows import Operation
 from penstock.codec.oracle.redo_outcome import Defect, Reason, redo_error
-from penstock.engines.oracle.source.entries import OPERATION, UNDO, Entry, Transaction
+from penstock.engines.oracle.source.entries import MISMATCH, OPERATION, UNDO, Entry, Transaction
 
 LOB_CODES = frozenset(
     (
@@ -243,13 +243,15 @@ class LobAssembler:
             value = self._read(entry, group.select.column)
             if isinstance(value, Gone):
                 return  # the transaction deleted the row later
-            literal = _literal(value)
+            literal = literal_of(value)
         group.parts = []
         text = group.select.update_text(literal)
-        yield entry._replace(text=text, code=Operation.UPDATE)
+        code = Operation.UPDATE | (MISMATCH if group.select.is_generic else 0)
+        yield entry._replace(text=text, code=code)
 
 
-def _literal(value: str | bytes | None) -> str:
+def literal_of(value: str | bytes | None) -> str:
+    """Return a value's literal, as LogMiner prints one."""
     if value is None:
         return "NULL"
     return bytes_literal(value) if isinstance(value, bytes) else text_literal(value)

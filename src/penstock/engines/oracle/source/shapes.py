@@ -1,9 +1,9 @@
 """Relations of captured tables, and the versions of the dictionary by which LogMiner names columns.
 
 A row tells its table by DATA_OBJ# (of the table, or of a partition) and the version of the table's
-columns by DATA_OBJV#. A row of the present version is named by LogMiner, so its shape is read from
-the catalogue when the first such row is decoded, and kept. A row of an older version comes as
-`COL n` with values in internal forms, and is decoded by the kept shape (reference, section 10).
+columns by DATA_OBJV#. A row of the present version is named by LogMiner. A row of an older version
+comes as `COL n` with values in internal forms (reference, section 10). The first row of a version
+is read by the table's layout at its SCN, which is then kept for the version (`layouts.py`).
 
 Types and keys are those of the table's definition. A column that was once kept as text stays text.
 """
@@ -20,13 +20,11 @@ from penstock.codec.oracle.redo_outcome import Defect, Reason, redo_error
 from penstock.codec.oracle.sql_redo import Decoder
 from penstock.codec.oracle.types import parse_type
 from penstock.engines.oracle.source.entries import Entry
-from penstock.engines.oracle.source.errors import RELOAD, RowsUnlogged
 from penstock.engines.oracle.source.key_order import TableKey
-from penstock.engines.oracle.source.relations import read_default, relation_of
+from penstock.engines.oracle.source.layouts import Columns, Layout, Layouts, with_catalogue
+from penstock.engines.oracle.source.relations import relation_of
 from penstock.host.errors import StatementInterrupted
 from penstock.model import Relation, TableDefinition, TableName
-
-Columns = Sequence[tuple[str, str]]
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,11 +49,13 @@ class KnownShapes(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         relations: The newest relation of each table.
         versions: All known versions.
+        layouts: Columns of the tables between their DDL statements.
         objects: Table of each DATA_OBJ# as owner and name.
     """
 
     relations: tuple[Relation, ...] = ()
     versions: tuple[Version, ...] = ()
+    layouts: tuple[Layout, ...] = ()
     objects: dict[int, tuple[str, str]] = {}
 
     @property
@@ -73,6 +73,7 @@ class Shapes:
         columns_of: Returns all columns of a table as they are now, hidden ones too, in the order of
             their internal ids.
         takes: Whether a table is captured.
+        read_scn: Returns the database's present SCN.
         is_whole: Before images have all columns that the redo has.
         encoding: Of the database's character set, as Python names it.
         relations: The newest relation of each table.
@@ -82,10 +83,12 @@ class Shapes:
     definitions: Callable[[], Sequence[TableDefinition]]
     columns_of: Callable[[TableName], Columns]
     takes: Callable[[TableName], bool] = lambda _: True
+    read_scn: Callable[[], int] = lambda: 0
     is_whole: bool = False
     encoding: str = "utf-8"
     relations: dict[TableName, Relation] = field(default_factory=dict)
     is_changed: bool = False
+    _layouts: Layouts = field(default_factory=Layouts)
     _versions: dict[tuple[int, int], Version] = field(default_factory=dict)
     _objects: dict[int, TableName] = field(default_factory=dict)
     _tables: dict[TableName, TableDefinition] = field(default_factory=dict)
@@ -102,6 +105,7 @@ class Shapes:
             self.relations = {TableName(one.schema, one.name): one for one in state.relations}
             self._versions = {(one.object, one.number): one for one in state.versions}
             self._objects = {at: TableName(*one) for at, one in state.objects.items()}
+            self._layouts.load(state.layouts)
         self.refresh()
 
     def state(self) -> KnownShapes:
@@ -109,12 +113,29 @@ class Shapes:
         return KnownShapes(
             relations=tuple(self.relations.values()),
             versions=tuple(self._versions.values()),
+            layouts=self._layouts.state(),
             objects={at: (one.schema, one.name) for at, one in self._objects.items()},
         )
 
     def refresh(self) -> None:
-        """Read the definitions again, after a DDL statement or a request."""
+        """Read the definitions again, after a DDL statement or a request.
+
+        Raises RowsUnlogged if a new column has values in earlier rows that are not known.
+        """
+        before = self.read_scn()
         self._tables = {one.name: one for one in self.definitions() if self.takes(one.name)}
+        new = [one for name, one in self._tables.items() if self._layouts.present(name) is None]
+        read = [(one, tuple(self.columns_of(one.name))) for one in new]
+        after = self.read_scn() if new else before
+        for definition, columns in read:
+            self._layouts.learn(
+                definition,
+                relation_of(definition, is_whole=self.is_whole),
+                columns,
+                self.relations.get(definition.name),
+                between=(before, after),
+            )
+        self._note_layouts()
         left = {one for one in self._objects.values() if not self.takes(one)}
         if left:
             self._objects = {at: one for at, one in self._objects.items() if one not in left}
@@ -146,11 +167,40 @@ class Shapes:
         return table in self._tables or table in self._objects.values()
 
     def present_relations(self) -> Sequence[Relation]:
-        """Return the shapes of all captured tables as they are in the catalogue."""
+        """Return the shapes of all captured tables after the last statement that was given."""
         return [
-            self._number_version(name, relation_of(one, is_whole=self.is_whole), 0)
-            for name, one in sorted(self._tables.items())
+            self._number_version(name, self._present_shape(name), self._begin_of(name))
+            for name in self.tables
         ]
+
+    def _begin_of(self, table: TableName) -> int:
+        """Return the position from which a table has its present shape; 0 if it is not known."""
+        layout = self._layouts.present(table)
+        return 0 if layout is None else layout.position
+
+    def _present_shape(self, table: TableName) -> Relation:
+        """Return the shape after the last statement, with all that the catalogue knows of it."""
+        definition = self._tables[table]
+        found = relation_of(definition, is_whole=self.is_whole)
+        layout = self._layouts.present(table)
+        return found if layout is None else with_catalogue(layout.relation, found)
+
+    def alter(self, table: TableName, text: str, position: int) -> None:
+        """Note a DDL statement of a captured table that was committed at a position.
+
+        Raises RowsUnlogged if earlier rows have values in a new column that are not known.
+        """
+        self._layouts.alter(table, text, position >> 64, position)
+        self._note_layouts()
+
+    def prune(self, position: int) -> None:
+        """Forget layouts of rows that are in the log up to a position."""
+        self._layouts.prune(position >> 64)
+        self._note_layouts()
+
+    def _note_layouts(self) -> None:
+        self.is_changed |= self._layouts.is_changed
+        self._layouts.is_changed = False
 
     @property
     def has_large(self) -> bool:
@@ -165,6 +215,7 @@ class Shapes:
         """Forget a table that no longer exists; all its rows come before its end."""
         self._tables.pop(table, None)
         self.relations.pop(table, None)
+        self._layouts.forget(table)
         self._objects = {at: one for at, one in self._objects.items() if one != table}
         self._versions = {
             key: one for key, one in self._versions.items() if key[0] in self._objects
@@ -199,12 +250,13 @@ class Shapes:
 
     # ------------------------------------------------------------------ decoding
 
-    def bind(self, decoder: Decoder, number: int, since: int) -> Relation:
-        """Bind a table version to its relation. since: position from which on it may hold.
+    def bind(self, decoder: Decoder, entry: Entry, since: int) -> Relation:
+        """Bind the table version of a row to its relation. since: position where it may begin.
 
         Raises StatementInterrupted if the table is not in the catalogue any more.
         """
-        version = self._find_version(number, since)
+        number = entry.table
+        version = self._find_version(entry, since)
         relation = version.relation
         names = {one.name for one in relation.columns}
         passed = [name for name, _ in version.columns if name not in names]
@@ -215,25 +267,33 @@ class Shapes:
         )
         return relation
 
-    def _find_version(self, number: int, since: int) -> Version:
-        table, object_, at = self._places[number]
+    def _find_version(self, entry: Entry, since: int) -> Version:
+        table, object_, at = self._places[entry.table]
         version = self._versions.get((object_, at))
         if version is not None:
             return version
-        definition = self._tables.get(table)
-        if definition is None:
+        present = self._layouts.present(table)
+        layout = self._layouts.at(table, entry.scn) or present
+        if layout is not None and (layout is not present or table not in self._tables):
+            since = layout.position or since
+            return self._keep_version(entry.table, layout.relation, layout.columns, since)
+        if table not in self._tables or present is None:
             raise StatementInterrupted(
                 f"{table} is not in the catalogue, where it was just now",
                 hint="Nothing to do: the redo is read again.",
             )
-        relation = self._number_version(
-            table, relation_of(definition, is_whole=self.is_whole), since
-        )
+        shape, since = self._present_shape(table), present.position or since
+        return self._keep_version(entry.table, shape, present.columns, since)
+
+    def _keep_version(
+        self, number: int, relation: Relation, columns: Columns, since: int
+    ) -> Version:
+        table, object_, at = self._places[number]
         version = Version(
             object=object_,
             number=at,
-            relation=relation,
-            columns=tuple((name, text) for name, text in self.columns_of(table)),
+            relation=self._number_version(table, relation, since),
+            columns=tuple(columns),
         )
         self._versions[(object_, at)] = version
         self._fresh.add(number)
@@ -246,8 +306,9 @@ class Shapes:
 
     def forget_version(self, number: int) -> None:
         """Forget the shape of a table version, whose rows do not fit it."""
-        _, object_, at = self._places[number]
+        table, object_, at = self._places[number]
         self._versions.pop((object_, at), None)
+        self._layouts.forget(table)
         self._fresh.discard(number)
         self.is_changed = True
 
@@ -264,20 +325,30 @@ class Shapes:
                 self._versions[key] = msgspec.structs.replace(version, relation=wider)
         self.is_changed = True
 
-    def name_columns(self, entry: Entry) -> Entry:
+    def name_columns(self, entry: Entry, read_large: Callable[[str], str]) -> Entry:
         """Return a row of an older version with the names and values of that version.
+
+        Args:
+            entry: The row.
+            read_large: Returns the literal of a large object, by its column.
 
         Raises DictionaryMismatch if that version is not known.
         """
         table, object_, at = self._places[entry.table]
         version = self._versions.get((object_, at))
         if version is None:
-            raise redo_error(Reason.DICTIONARY, 0, entry)  # type: ignore[arg-type]
+            layout = self._layouts.at(table, entry.scn)
+            if layout is None:
+                raise redo_error(Reason.DICTIONARY, 0, entry)  # type: ignore[arg-type]
+            version = self._keep_version(
+                entry.table, layout.relation, layout.columns, layout.position
+            )
         known = TableColumns(
             schema=table.schema,
             table=table.name,
             columns=[(name, parse_type(text)) for name, text in version.columns],
             encoding=self.encoding,
+            read_large=read_large,
         )
         try:
             return entry._replace(text=name_columns(entry.text, known))
@@ -289,35 +360,9 @@ class Shapes:
                 relation=version.relation,
             ) from defect
 
-    def _fill_added(self, table: TableName, last: Relation, relation: Relation) -> Relation:
-        """Return a shape in which added columns have the value of earlier rows.
-
-        Raises RowsUnlogged for a default that is not a literal: the redo does not have its value.
-        """
-        before = {one.name: one for one in last.columns}
-        definition = self._tables.get(table)
-        defaults = {one.name: one.default for one in definition.columns} if definition else {}
-        columns = []
-        for one in relation.columns:
-            known = before.get(one.name)
-            if known is not None:
-                columns.append(replace(one, missing=known.missing))
-                continue
-            try:
-                columns.append(replace(one, missing=read_default(defaults.get(one.name))))
-            except ValueError as error:
-                raise RowsUnlogged(
-                    f"column {one.name} was added to {table} with a default that is not a literal: "
-                    "its values in earlier rows are not in the redo",
-                    hint=f"Load the table again. {RELOAD}",
-                    table=str(table),
-                ) from error
-        return replace(relation, columns=tuple(columns))
-
     def _number_version(self, table: TableName, relation: Relation, since: int) -> Relation:
         last = self.relations.get(table)
         if last is not None:
-            relation = self._fill_added(table, last, relation)
             texts = {(one.name, one.source_type) for one in last.columns if one.neutral == "string"}
             relation = replace(
                 relation,

@@ -131,6 +131,7 @@ class OracleEngine(SourceEngine):
             self._tables,
             self._catalogue.read_columns,
             takes=captures.takes,
+            read_scn=self._catalogue.read_scn,
             is_whole=self._options.full_before_images,
         )
         shapes.load(state)

@@ -166,8 +166,9 @@ class RedoStream(SourceStream):
         """Do nothing: each window tells the server's position."""
 
     def acknowledge(self, position: int) -> None:
-        """Forget watermarks that are not needed again."""
+        """Forget watermarks and layouts that are not needed again."""
         self._marks.prune(position)
+        self._shapes.prune(position)
         faults.point("oracle.acknowledge.after")
 
     def close(self) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 
-from penstock.engines.oracle.connect import is_gone, quote
+from penstock.engines.oracle.connect import quote
+from penstock.engines.oracle.server_errors import is_gone
 from penstock.model import PenstockError, TableName
 from penstock.ports.target import (
     ForeignKeyBlocked,

@@ -1,0 +1,36 @@
+"""The notebooks of examples/ run from top to bottom, on servers that they start themselves."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+from harness.modules.facts import ROOT
+
+PROGRAM = ROOT / ".ci/notebooks.py"
+WITHOUT_JAVA = {"read-the-log", "search-index"}
+WITHIN_S = 280
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in WITHOUT_JAVA else [pytest.mark.spark])
+        for name in (path.stem for path in runpy.run_path(str(PROGRAM))["notebooks"]())
+    ],
+)
+@pytest.mark.slow
+def test_a_notebook_runs_and_has_the_results_of_its_file(name: str) -> None:
+    """No cell raises; results that are text are those that the file shows."""
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), "--check", name],
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    assert done.stdout == ""

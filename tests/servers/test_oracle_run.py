@@ -1,0 +1,37 @@
+"""`penstock run` through Spark between the simulated Oracle and other engines.
+
+All processes are those that a user starts. Not here: source or target alone
+(`tests/unit/test_oracle_source.py`, `test_oracle_target.py`).
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from harness.pipelines.item_shop import Shop, check_through_kills
+from harness.servers.engines import FIRST, new_place
+from plugins.mysql import kinds
+from plugins.shared import SharedServers
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+PAIRS = (("oracle", FIRST), (FIRST, "oracle"), *(("oracle", kind) for kind in kinds()))
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        pytest.param(*pair, id="-".join(pair), marks=[pytest.mark.long] if number > 1 else [])
+        for number, pair in enumerate(PAIRS)
+    ],
+)
+def test_rows_and_changes_arrive_through_kills(
+    shared_servers: SharedServers, tmp_path: Path, source: str, target: str
+) -> None:
+    """After SIGKILL of the loader and of the extractor, no row is missing or there twice."""
+    with ExitStack() as stack:
+        places = [stack.enter_context(new_place(shared_servers, one)) for one in (source, target)]
+        check_through_kills(Shop(tmp_path, *places))
+        places[0].forget_log()
