@@ -105,10 +105,10 @@ def test_commands_with_two_urls(shop: Path, source_url: str, target_url: str) ->
     """`copy` and `init` of the pages, with these servers in place of the page's."""
     shop.unlink()
     found = [words for words in penstock_commands() if words[0] in ("copy", "init")]
-    assert len(found) == 5
-    for command, source, target, *more in found:
+    for _, source, target, *_ in found:
         assert source.startswith("postgresql://")
         assert target.partition("://")[0] in ("postgresql", "mysql")
+    for command, *more in sorted({(one[0], *one[3:]) for one in found}):
         options = more if command == "copy" else ["--file", "written.toml", *more]
         run_typed(command, source_url, target_url, *options)
         with psycopg.connect(target_url, autocommit=True) as connection:

@@ -15,6 +15,7 @@ import click
 import pytest
 
 from penstock.cli import cli
+from penstock.control.pipeline.config import load_config
 from penstock.model.sections import (
     MERGE,
     SERVE,
@@ -145,6 +146,19 @@ def test_settings_exist(path: Path) -> None:
         if key not in known.get(section, ())
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("path", pages())
+def test_whole_pipeline_files_are_accepted(path: Path, tmp_path: Path) -> None:
+    """A file with a name and a source or a feed is one that commands read."""
+    for block in re.findall(r"^```toml\n(.*?)^```", path.read_text("utf-8"), re.M | re.S):
+        parts = tomllib.loads(block)
+        is_whole = not parts.keys().isdisjoint(("source", "stage"))
+        if is_whole and "name" in parts.get("pipeline", {}):
+            file = tmp_path / "shop.toml"
+            file.write_text(block, encoding="utf-8")
+            names = re.findall(r"\$\{(\w+)\}", block)
+            load_config(file, environment=dict.fromkeys(names, "sixteen letters or more"))
 
 
 def find_defaults() -> Iterator[tuple[str, str, str]]:

@@ -463,3 +463,15 @@ def test_a_transaction_exports_its_snapshot(running: Running) -> None:
         other.execute("commit")
         other.execute("begin isolation level repeatable read")
         assert catch_refusal(other, f"set transaction snapshot '{name}'") == "42704"
+
+
+@pytest.mark.parametrize("program", ["pg_dump", "pg_dumpall", "dump"])
+def test_a_dump_is_refused_at_log_in(running: Running, program: str) -> None:
+    """The answer to PostgreSQL's own programs names the command that prints the tables."""
+    url = running.url(fallback_application_name=program)
+    if program == "dump":
+        psycopg.connect(url).close()
+        return
+    with pytest.raises(psycopg.OperationalError, match="cannot dump") as caught:
+        psycopg.connect(url)
+    assert "penstock plan FILE --ddl" in str(caught.value)
