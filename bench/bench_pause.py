@@ -40,7 +40,7 @@ KINDS = (NOTHING, "all", "extract", "load", SENDER)
 
 
 class States:
-    """What both halves say of themselves, while a with block runs: a line at each change."""
+    """Lines about the states of both halves while a with block runs: one at each change."""
 
     def __init__(self, run: Path) -> None:
         """Store the folder of the reports."""
