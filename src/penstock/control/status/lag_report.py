@@ -83,7 +83,8 @@ def wait_until_applied(
 
     The lag is an age by the source's clock: once it is less than the time since the call, every
     commit before the call is visible. So the wait ends while the source is written, too. Without a
-    target it ends when the commits are in the change log.
+    target it ends when the commits are in the change log. A commit counts once the source has
+    written it to its log, which a server may do after it answers, if its settings say so.
 
     Args:
         config: The pipeline; another process may run it.
