@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
-TIMEOUT_S = 300
+TIMEOUT_S = 600  # of a cell, on a busy machine
 KERNEL = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
