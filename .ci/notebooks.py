@@ -1,4 +1,4 @@
-"""Write the notebooks of examples/ anew: `python .ci/notebooks.py [--check] [NAME...]`.
+"""Write the notebooks of examples/ again: `python .ci/notebooks.py [--check] [NAME...]`.
 
 Each notebook is run from top to bottom in a kernel of this Python, in its folder, as Jupyter does.
 Its results are written into it, without what is different at each run: times of cells, versions,
