@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from penstock.control.status import lag_report
 from penstock.control.status.lag_report import LagReport, NotAppliedInTime, wait_until_applied
 from penstock.control.tables import table_commands
 from penstock.control.tables.table_commands import TableNotTaken
+from penstock.host.process import holder_of
 from penstock.model import PenstockError, TableName
 
 WITHIN_S = 10.0
@@ -42,6 +44,41 @@ class Reached(PenstockError):
 def path(tmp_path: Path) -> Path:
     """A pipeline file; its servers do not exist."""
     return write_pipeline(tmp_path, "postgresql://u@127.0.0.1:1/d", "postgresql://u@127.0.0.1:1/e")
+
+
+HOLDER = """
+exec 9<>RUN.LOCK
+echo $$ >&9
+echo held
+read wait
+exec 9>&-
+echo closed
+read wait
+"""
+
+
+def test_a_program_of_another_name_is_seen_at_work(tmp_path: Path) -> None:
+    """A notebook holds the lock of its run; a loader obeys its verify, too.
+
+    A program that has the pid of an earlier holder does not have the file open.
+    """
+    lock = tmp_path / "RUN.LOCK"
+    program = subprocess.Popen(
+        ["/bin/sh", "-c", HOLDER],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert program.stdout.readline() == "held\n"
+        assert holder_of(lock) == program.pid
+        program.stdin.write("\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "closed\n"
+        assert holder_of(lock) == 0
 
 
 @pytest.mark.parametrize(
