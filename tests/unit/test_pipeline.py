@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import structlog
@@ -17,6 +17,7 @@ import penstock
 from harness.pipelines.cli import call_cli
 from harness.pipelines.pipeline import write_pipeline
 from penstock.control.pipeline.actions import StopRequest, stop_on_signals
+from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.diagnostics import (
     configure_diagnostics,
     diagnostics_to,
@@ -319,6 +320,16 @@ class Seen:
     lag_words: str = "unknown: a server is away"
 
 
+class Nudged:
+    """Fake source. urls: of the marks that it took."""
+
+    urls: ClassVar[list[str]] = []
+
+    def nudge(self, url: str) -> None:
+        """Take a mark."""
+        self.urls.append(url)
+
+
 @pytest.fixture
 def lags(monkeypatch: pytest.MonkeyPatch) -> list[SeenLag | None]:
     """The lags that looks at the pipeline find; the last one stays."""
@@ -336,6 +347,7 @@ def lags(monkeypatch: pytest.MonkeyPatch) -> list[SeenLag | None]:
             pass
 
     monkeypatch.setattr(lag_report, "StatusReader", Reader)
+    monkeypatch.setattr(lag_report, "verifier_of", lambda _: Nudged())
     return found
 
 
@@ -350,21 +362,30 @@ def lags(monkeypatch: pytest.MonkeyPatch) -> list[SeenLag | None]:
     ],
 )
 def test_the_wait_ends_when_the_lag_is_younger_than_the_call(
-    lags: list[SeenLag | None], found: list[SeenLag | None], waited_s: float
+    lags: list[SeenLag | None], found: list[SeenLag | None], waited_s: float, path: Path
 ) -> None:
     """The lag is the age of the oldest commit outstanding: then all earlier ones are applied."""
     lags += found
     clock: Any = Clock()
-    wait_until_applied(None, timeout_s=60, clock=clock)  # type: ignore[arg-type]
+    wait_until_applied(load_config(path), timeout_s=60, clock=clock)
     assert clock.now_s == waited_s
 
 
-def test_a_wait_has_an_end(lags: list[SeenLag | None]) -> None:
+def test_the_source_gets_one_mark(lags: list[SeenLag | None], path: Path) -> None:
+    """An idle PostgreSQL says nothing, and one with asynchronous commits says it later."""
+    Nudged.urls.clear()
+    lags += [None, SeenLag(0.0)]
+    config, clock = load_config(path), Clock()
+    wait_until_applied(config, timeout_s=3, clock=clock)  # type: ignore[arg-type]
+    assert Nudged.urls == [config.source.url]
+
+
+def test_a_wait_has_an_end(lags: list[SeenLag | None], path: Path) -> None:
     """The error says why."""
     lags.append(None)
     clock: Any = Clock()
     with pytest.raises(NotAppliedInTime, match=r"after 3 s; lag: unknown: a server is away"):
-        wait_until_applied(None, timeout_s=3, clock=clock)  # type: ignore[arg-type]
+        wait_until_applied(load_config(path), timeout_s=3, clock=clock)
     assert clock.now_s == 3
 
 
