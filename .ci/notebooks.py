@@ -1,4 +1,4 @@
-"""Write the notebooks of examples/ anew: `python .ci/notebooks.py [--check] [NAME...]`.
+"""Write the notebooks of examples/ again: `python .ci/notebooks.py [--check] [NAME...]`.
 
 Each notebook is run from top to bottom in a kernel of this Python, in its folder, as Jupyter does.
 Its results are written into it, without what is different at each run: times of cells, versions,
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
-TIMEOUT_S = 300
+TIMEOUT_S = 600  # of a cell, on a busy machine
 KERNEL = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import structlog
@@ -16,6 +17,7 @@ import penstock
 from harness.pipelines.cli import call_cli
 from harness.pipelines.pipeline import write_pipeline
 from penstock.control.pipeline.actions import StopRequest, stop_on_signals
+from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.diagnostics import (
     configure_diagnostics,
     diagnostics_to,
@@ -27,6 +29,7 @@ from penstock.control.status import lag_report
 from penstock.control.status.lag_report import LagReport, NotAppliedInTime, wait_until_applied
 from penstock.control.tables import table_commands
 from penstock.control.tables.table_commands import TableNotTaken
+from penstock.host.process import holder_of
 from penstock.model import PenstockError, TableName
 
 WITHIN_S = 10.0
@@ -42,6 +45,41 @@ class Reached(PenstockError):
 def path(tmp_path: Path) -> Path:
     """A pipeline file; its servers do not exist."""
     return write_pipeline(tmp_path, "postgresql://u@127.0.0.1:1/d", "postgresql://u@127.0.0.1:1/e")
+
+
+HOLDER = """
+exec 9<>RUN.LOCK
+echo $$ >&9
+echo held
+read wait
+exec 9>&-
+echo closed
+read wait
+"""
+
+
+def test_a_program_of_another_name_is_seen_at_work(tmp_path: Path) -> None:
+    """A notebook holds the lock of its run; a loader obeys its verify, too.
+
+    A program that has the pid of an earlier holder does not have the file open.
+    """
+    lock = tmp_path / "RUN.LOCK"
+    program = subprocess.Popen(
+        ["/bin/sh", "-c", HOLDER],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert program.stdout.readline() == "held\n"
+        assert holder_of(lock) == program.pid
+        program.stdin.write("\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "closed\n"
+        assert holder_of(lock) == 0
 
 
 @pytest.mark.parametrize(
@@ -282,6 +320,16 @@ class Seen:
     lag_words: str = "unknown: a server is away"
 
 
+class Nudged:
+    """Fake source. urls: of the marks that it took."""
+
+    urls: ClassVar[list[str]] = []
+
+    def nudge(self, url: str) -> None:
+        """Take a mark."""
+        self.urls.append(url)
+
+
 @pytest.fixture
 def lags(monkeypatch: pytest.MonkeyPatch) -> list[SeenLag | None]:
     """The lags that looks at the pipeline find; the last one stays."""
@@ -299,6 +347,7 @@ def lags(monkeypatch: pytest.MonkeyPatch) -> list[SeenLag | None]:
             pass
 
     monkeypatch.setattr(lag_report, "StatusReader", Reader)
+    monkeypatch.setattr(lag_report, "verifier_of", lambda _: Nudged())
     return found
 
 
@@ -313,21 +362,30 @@ def lags(monkeypatch: pytest.MonkeyPatch) -> list[SeenLag | None]:
     ],
 )
 def test_the_wait_ends_when_the_lag_is_younger_than_the_call(
-    lags: list[SeenLag | None], found: list[SeenLag | None], waited_s: float
+    lags: list[SeenLag | None], found: list[SeenLag | None], waited_s: float, path: Path
 ) -> None:
     """The lag is the age of the oldest commit outstanding: then all earlier ones are applied."""
     lags += found
     clock: Any = Clock()
-    wait_until_applied(None, timeout_s=60, clock=clock)  # type: ignore[arg-type]
+    wait_until_applied(load_config(path), timeout_s=60, clock=clock)
     assert clock.now_s == waited_s
 
 
-def test_a_wait_has_an_end(lags: list[SeenLag | None]) -> None:
+def test_the_source_gets_one_mark(lags: list[SeenLag | None], path: Path) -> None:
+    """An idle PostgreSQL says nothing, and one with asynchronous commits says it later."""
+    Nudged.urls.clear()
+    lags += [None, SeenLag(0.0)]
+    config, clock = load_config(path), Clock()
+    wait_until_applied(config, timeout_s=3, clock=clock)  # type: ignore[arg-type]
+    assert Nudged.urls == [config.source.url]
+
+
+def test_a_wait_has_an_end(lags: list[SeenLag | None], path: Path) -> None:
     """The error says why."""
     lags.append(None)
     clock: Any = Clock()
     with pytest.raises(NotAppliedInTime, match=r"after 3 s; lag: unknown: a server is away"):
-        wait_until_applied(None, timeout_s=3, clock=clock)  # type: ignore[arg-type]
+        wait_until_applied(load_config(path), timeout_s=3, clock=clock)
     assert clock.now_s == 3
 
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -193,8 +194,9 @@ def java_version() -> int | None:
 def holder_of(lock: Path) -> int:
     """Return the process that holds a lock file of ours, or 0.
 
-    It is found by the pid in the file and, if there is /proc, that process's command line. The lock
-    itself is not tried: that would make a process fail that takes it at this moment.
+    It is found by the pid in the file and, if there is /proc, that process's command line or open
+    files: a program that imports penstock has a command line of its own. The lock itself is not
+    tried: that would make a process fail that takes it at this moment.
     """
     try:
         text = lock.read_text(encoding="ascii").strip()
@@ -208,4 +210,19 @@ def holder_of(lock: Path) -> int:
     except OSError:
         return pid
     # After a kill the pid may belong to another program.
-    return pid if b"penstock" in command or pid == os.getpid() else 0
+    is_ours = b"penstock" in command or pid == os.getpid() or _has_open(pid, lock)
+    return pid if is_ours else 0
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    """Return whether a process has a file open; False if it may not be asked."""
+    folder = Path(f"/proc/{pid}/fd")
+    try:
+        wanted, files = path.stat(), list(folder.iterdir())
+    except OSError:
+        return False
+    for file in files:
+        with suppress(OSError):  # closed meanwhile
+            if os.path.samestat(file.stat(), wanted):
+                return True
+    return False

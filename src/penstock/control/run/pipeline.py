@@ -139,7 +139,8 @@ class Pipeline:
         """Wait until everything that was committed at the source before the call is in the target.
 
         The source may be written meanwhile, and another process may run the pipeline. Without a
-        target the wait ends when the commits are in the change log.
+        target the wait ends when the commits are in the change log. PostgreSQL gets a small mark
+        in its WAL at the beginning.
 
         Args:
             timeout_s: Longest wait in seconds.

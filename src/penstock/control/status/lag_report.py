@@ -15,6 +15,7 @@ from penstock.control.status.status import Status, StatusReader
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 from penstock.ports.config import Config
+from penstock.ports.verify import VERIFY_PART, verifier_of
 
 LOOK_INTERVAL_S = 0.5
 
@@ -83,7 +84,8 @@ def wait_until_applied(
 
     The lag is an age by the source's clock: once it is less than the time since the call, every
     commit before the call is visible. So the wait ends while the source is written, too. Without a
-    target it ends when the commits are in the change log.
+    target it ends when the commits are in the change log. The source gets a mark in its log first
+    where an idle one would not say otherwise that there is nothing more.
 
     Args:
         config: The pipeline; another process may run it.
@@ -93,8 +95,12 @@ def wait_until_applied(
 
     Raises:
         NotAppliedInTime: The time is over.
+        ConnectFailed: The source cannot be reached at the beginning.
     """
     began_s = clock.monotonic_s()
+    for one in config.inputs or (config,):
+        if VERIFY_PART in one.source.engine.parts:
+            verifier_of(one.source.url).nudge(one.source.url)
     with closing(StatusReader(config, clock=clock)) as reader:
         while True:
             check()

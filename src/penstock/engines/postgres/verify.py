@@ -66,9 +66,11 @@ UNREAD_ROWS = """
 SLOT_EXISTS = """
     select exists (select from pg_replication_slots where slot_name = %(slot)s)
 """
-# Makes the server's log reach beyond the position, so that an idle source is passed at once.
+# Makes the server's log reach beyond the position, so that an idle source is passed at once. Its
+# commit writes everything before it, too, whatever the server's synchronous_commit is.
 NUDGE = """
-    select case when not pg_is_in_recovery()
+    select set_config('synchronous_commit', 'local', true),
+           case when not pg_is_in_recovery()
                 then pg_logical_emit_message(true, 'penstock', 'verify')
            end
 """

@@ -260,7 +260,8 @@ RATES_EVERY = 400  # transactions from one TRUNCATE to the next
 @contextmanager
 def demo_server() -> Iterator[DemoServer]:
     """Start a server with an empty database."""
-    with EmbeddedPostgres() as server:
+    # As on servers of users, a commit is in the log of the source when the client hears of it.
+    with EmbeddedPostgres(settings={"synchronous_commit": "on"}) as server:
         with (
             connect(server.url(), application_name="penstock demo") as connection,
             server_errors("making the demo's database"),
