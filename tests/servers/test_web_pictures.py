@@ -25,6 +25,7 @@ from harness.servers.web_scenes import (
     shop_reading,
     shop_status,
 )
+from penstock.control.pipeline.display import human_count
 from penstock.web.reading import PipelineWatch, Reading, Speeds
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -181,11 +182,9 @@ def test_rows_of_the_list_stay_while_their_figures_change(visit: Browser, tmp_pa
             shop.latest = replace(reading, number=shop.latest.number + 1, errors=shop.latest.errors)
             wanted = shop.latest.speeds.extracted_rows
             assert wanted is not None
-            text = f"{wanted:,.0f}".replace(",", "\u202f").replace("\u202f", " ")
+            text = human_count(wanted)
             until(
-                lambda text=text: (
-                    text in visit.text("[data-region=pipelines]").replace("\u2009", " ")
-                ),
+                lambda text=text: text in visit.text("[data-region=pipelines]"),
                 f"the list shows {text}",
             )
             assert list(visit.run(PLACES).values()) == list(before.values())

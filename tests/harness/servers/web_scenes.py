@@ -473,14 +473,14 @@ def many_tables() -> Reading:
             state=TableState.FOLLOWED,
             share=1.0,
         )
-        for number in range(41)
+        for number in range(42)
         for name, _ in SHOP
     ]
     wrong = [refused_table("import"), refused_table(LONG), refused_table("scratch")]
     paused = TableFacts(
         table=TableName("public", "audit"), state=TableState.PAUSED, share=1.0, wanted="following"
     )
-    return shop_reading(tables=(*plain[:200], *wrong, paused, *plain[200:492], *plain[:4]))
+    return shop_reading(tables=(*plain[:200], *wrong, paused, *plain[200:496]))
 
 
 def loading() -> Reading:
@@ -514,9 +514,7 @@ SCENES = {
     "web-verify": Scene(
         readings=one(shop_reading), path=f"{PAGE}#verify", is_dark=True, is_shown=True
     ),
-    "web-phone": Scene(
-        readings=one(shop_reading), path=f"{PAGE}#replication", size=PHONE, is_shown=True
-    ),
+    "web-phone": Scene(readings=one(shop_reading), path=PAGE, size=PHONE, is_shown=True),
     "phone-list": Scene(readings=few, size=PHONE),
     "phone-errors": Scene(readings=one(away), path=f"{PAGE}#errors", size=PHONE, is_dark=True),
     "errors": Scene(readings=one(away), path=f"{PAGE}#errors"),
