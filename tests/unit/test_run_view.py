@@ -166,6 +166,9 @@ def test_what_takes_long_has_its_seconds() -> None:
         clock.now_s += 2.0
     shown = re.findall("spark: is starting, for ([0-9.]+) s", out.getvalue())
     assert len(shown) == 4, "every five seconds"
+    assert out.getvalue().count("extracted 48 210 rows") == 1, (
+        "what has not changed is not repeated"
+    )
     view.show(run_status(loader=loader("copying"), bulk=bulk_load("a", "b")))
     assert "spark: copies" not in out.getvalue()
 
