@@ -102,16 +102,24 @@ DEFECTS = {
 }
 
 
-@pytest.mark.parametrize("defect", DEFECTS)
-def test_a_planted_defect_is_found(defect: str, visit: Browser, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def right_picture(shared_browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A picture of the page without a defect."""
+    scene = SCENES["web"]
+    with serve_readings(tmp_path_factory.mktemp("right"), scene.readings()) as (address, _):
+        return take(shared_browser, address, scene)
+
+
+@pytest.mark.parametrize("defect", ["", *DEFECTS], ids=lambda defect: defect or "none")
+def test_a_planted_defect_is_found(
+    defect: str, right_picture: bytes, visit: Browser, tmp_path: Path
+) -> None:
     """The tolerance is smaller than any of these; the same page again is within it."""
     scene = SCENES["web"]
     with serve_readings(tmp_path, scene.readings()) as (address, _):
-        right = take(visit, address, scene)
-        again = take(visit, address, scene)
-        wrong = take(visit, address, scene, change=DEFECTS[defect])
-        assert compare(visit, right, again).is_small
-        assert not compare(visit, right, wrong).is_small
+        picture = take(visit, address, scene, change=DEFECTS.get(defect, ""))
+        difference = compare(visit, right_picture, picture)
+    assert difference.is_small == (not defect), difference
 
 
 def test_the_picture_of_the_terminal_is_that_of_the_view() -> None:

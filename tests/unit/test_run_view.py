@@ -133,6 +133,10 @@ WORK: dict[str, tuple[Status, str]] = {
         run_status(loader=loader("waiting", batches=3), bulk=bulk_load("a", phase="done")),
         "waits for changes; last batch: 1 200 rows, 3 tables, 0.8 s",
     ),
+    "a batch without rows": (
+        run_status(loader=loader("waiting", batches=3, rows=0), bulk=bulk_load("a", phase="done")),
+        "waits for changes",
+    ),
     "applying": (
         run_status(loader=loader("applying", batches=3), bulk=bulk_load("a", phase="done")),
         "applies a batch; last batch: 1 200 rows, 3 tables, 0.8 s",

@@ -292,6 +292,8 @@ def load_words(status: Status) -> str:
         f"{human_seconds(seconds)}"
     )
     now = "applies a batch" if loader.state == "applying" else "waits for changes"
+    if not loader.batch_rows:  # it had no more than a heartbeat or another marker
+        return now
     return f"{now}; last batch: {batch}"
 
 
