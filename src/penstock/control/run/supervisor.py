@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import IO, Any
 
 import msgspec
@@ -386,6 +387,7 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
     stop = StopRequest()
     with ExitStack() as stack:
         stack.callback(view.close)
+        stack.push(partial(_summarize_failure, view))
         stack.enter_context(stop_on_signals(stop, hurry=False))
         name = config.pipeline.name
         places = "source, target" if config.has_target else "source"
@@ -426,18 +428,19 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
         def is_log_done() -> bool:
             return load_done(config.layout.log) is not None
 
-        try:
-            Supervisor(
-                halves, stop, on_event=view.event, on_tick=on_tick, is_log_done=is_log_done
-            ).run()
-        except PenstockError:
-            view.fail()
-            raise
+        Supervisor(
+            halves, stop, on_event=view.event, on_tick=on_tick, is_log_done=is_log_done
+        ).run()
         status.close()
         if stop.is_hurried:
-            view.fail()
             raise SystemExit(HURRIED_EXIT_CODE)
         view.finish(read_last_status(config))
+
+
+def _summarize_failure(view: View, kind: type[BaseException] | None, *_: object) -> None:
+    """Show what the run did until an exception ended it."""
+    if kind is not None:
+        view.fail()
 
 
 def commands_of(config: Config) -> dict[str, list[str]]:
