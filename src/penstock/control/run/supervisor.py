@@ -437,12 +437,6 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
         view.finish(read_last_status(config))
 
 
-def _summarize_failure(view: View, kind: type[BaseException] | None, *_: object) -> None:
-    """Show what the run did until an exception ended it."""
-    if kind is not None:
-        view.fail()
-
-
 def commands_of(config: Config) -> dict[str, list[str]]:
     """Return the commands of a run, by name: extract and load, then consumers, then the server."""
     path = str(config.path)
@@ -458,6 +452,12 @@ def half_names(config: Config) -> tuple[str, ...]:
     if not config.has_target:
         return ("extract", "load") if config.has_base else ("extract",)
     return ("load", "extract") if config.pipeline.mode.has_change else ("load",)
+
+
+def _summarize_failure(view: View, kind: type[BaseException] | None, *_: object) -> None:
+    """Show what the run did until an exception ended it."""
+    if kind is not None:
+        view.fail()
 
 
 def read_last_status(config: Config) -> Status | None:
