@@ -26,7 +26,7 @@ STORED = ROOT / "tests" / "data" / "pictures"
 FONTS = ("DejaVu Sans", "DejaVu Sans Mono")
 PICTURE_BYTES_MAX = 80_000
 
-# Repeated runs on one machine differ in no pixel by this level, and a stored palette stays below it.
+# Repeated runs on one machine differ in no pixel by this level; a stored palette stays below it.
 # A difference of colour that counts, of 255: pale backgrounds of two states differ by 30.
 LEVEL = 14
 BLOCK = 16
@@ -147,6 +147,7 @@ def take(seen: Browser, address: str, scene: Scene, *, change: str = "") -> byte
     seen.all_media(features)
     seen.open("about:blank")
     seen.open(address + scene.path)
+    seen.wait_for_update()
     assert seen.run(CALM, list(FONTS)), "the pictures need DejaVu's fonts: fonts-dejavu-core"
     if change:
         seen.run(change)
