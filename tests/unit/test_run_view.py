@@ -133,6 +133,10 @@ WORK: dict[str, tuple[Status, str]] = {
         run_status(loader=loader("waiting", batches=3), bulk=bulk_load("a", phase="done")),
         "waits for changes; last batch: 1 200 rows, 3 tables, 0.8 s",
     ),
+    "a batch without rows": (
+        run_status(loader=loader("waiting", batches=3, rows=0), bulk=bulk_load("a", phase="done")),
+        "waits for changes",
+    ),
     "applying": (
         run_status(loader=loader("applying", batches=3), bulk=bulk_load("a", phase="done")),
         "applies a batch; last batch: 1 200 rows, 3 tables, 0.8 s",
@@ -166,6 +170,9 @@ def test_what_takes_long_has_its_seconds() -> None:
         clock.now_s += 2.0
     shown = re.findall("spark: is starting, for ([0-9.]+) s", out.getvalue())
     assert len(shown) == 4, "every five seconds"
+    assert out.getvalue().count("extracted 48 210 rows") == 1, (
+        "what has not changed is not repeated"
+    )
     view.show(run_status(loader=loader("copying"), bulk=bulk_load("a", "b")))
     assert "spark: copies" not in out.getvalue()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,13 @@ def say_json(value: Any) -> None:
 def say_text(text: str) -> None:
     """Print text at once."""
     print(text, flush=True)
+
+
+def say_prose(text: str) -> None:
+    """Print a sentence; a terminal's lines end between words."""
+    if sys.stdout.isatty():
+        text = click.wrap_text(text, shutil.get_terminal_size().columns)
+    say_text(text)
 
 
 def say_line(line: str) -> None:

@@ -20,7 +20,7 @@ from penstock.cli.arguments import (
     pipeline_config,
     pipeline_file,
 )
-from penstock.cli.output import EXIT_FAILED, say, say_json, say_text, say_web
+from penstock.cli.output import EXIT_FAILED, say, say_json, say_prose, say_text, say_web
 
 NAME = click.argument("name", metavar="NAME")
 
@@ -431,7 +431,7 @@ def demo(seconds: float, lake: str, as_json: bool, verbose: bool) -> None:
         if as_json:
             say_json(event(REAL_CLOCK, "demo", text=text))
         else:
-            say_text(text)
+            say_prose(text)
 
     diagnostics(verbose)
     outcome = run_demo(
@@ -444,6 +444,9 @@ def demo(seconds: float, lake: str, as_json: bool, verbose: bool) -> None:
     if as_json:
         say_json(outcome.as_dict())
     else:
-        say_text("\n".join(closing_lines(outcome)))
+        lines = closing_lines(outcome)
+        code_count = len(outcome.lake.lines) if outcome.lake is not None else 0
+        for number, line in enumerate(lines):
+            (say_prose if number < len(lines) - code_count else say_text)(line)
     if not outcome.compared.equal:
         sys.exit(EXIT_FAILED)

@@ -74,14 +74,16 @@ def bulk_load(*names: str, phase: str = "copying", rows_done: int = 300_000) -> 
     )
 
 
-def loader(state: str, *, batches: int = 0, is_spark_starting: bool = False) -> LoaderState:
-    """Return the report of the load process 12."""
+def loader(
+    state: str, *, batches: int = 0, rows: int = 1200, is_spark_starting: bool = False
+) -> LoaderState:
+    """Return the report of the load process 12. rows: those of the last batch."""
     return LoaderState(
         pid=12,
         state=state,
         is_spark_starting=is_spark_starting,
         batch_count=batches,
-        batch_rows=1200 if batches else 0,
+        batch_rows=rows if batches else 0,
         batch_tables=3 if batches else 0,
         seconds={"stage": 0.5, "apply": 0.3} if batches else {},
     )

@@ -76,6 +76,16 @@ return {
   wide: document.documentElement.scrollWidth - innerWidth,
 };
 """
+# Counts the updates that a page has got, because a picture must be of what it shows afterwards.
+COUNT_UPDATES = """
+window.updateCount = 0;
+window.EventSource = class extends EventSource {
+  constructor(...given) {
+    super(...given);
+    this.addEventListener("page", () => { window.updateCount += 1; });
+  }
+};
+"""
 Found = TypeVar("Found")
 
 
@@ -250,6 +260,11 @@ class Browser:
         except AssertionError as error:
             raise AssertionError(f"{error}; it shows {self.text(selector)!r}") from None
 
+    def wait_for_update(self) -> None:
+        """Wait until a page that is updated has got its first update."""
+        script = "return updateCount > 0 || !document.querySelector('[data-events]')"
+        until(lambda: self.run(script), "the page was updated")
+
     def complaints(self) -> list[str]:
         """Return the browser's own complaints about the page: errors, refused loads."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[attr-defined]
@@ -278,6 +293,7 @@ def browser(folder: Path) -> Iterator[Browser]:
     service = Service(executable_path=driver)
     opened = webdriver.Chrome(options=options, service=service)
     try:
+        opened.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": COUNT_UPDATES})
         yield Browser(opened)
     finally:
         opened.quit()

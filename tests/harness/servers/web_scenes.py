@@ -24,14 +24,13 @@ from penstock.control.tables.change_counts import ChangeCounts, KindCounts
 from penstock.engines.postgres.positions import LsnPositions
 from penstock.host.http_server import http_server
 from penstock.load.bulk_progress import BulkProgress, TableProgress
-from penstock.model import FlushPoint, TableName
+from penstock.model import FlushPoint, PenstockError, TableName
 from penstock.ports.handover import STEPS, Handover, HandoverStep
 from penstock.ports.lag import LogEnd, Retention
 from penstock.ports.target import Applied
 from penstock.web.access import Access, Hosts
 from penstock.web.app import Interface
 from penstock.web.reading import PipelineWatch, Reading, Sample, Speeds
-from penstock.web.server import ServerNotStarted
 from penstock.web.tasks import Stage, TaskKind, Tasks, TaskView
 from penstock.web.watching import Trouble
 
@@ -473,14 +472,14 @@ def many_tables() -> Reading:
             state=TableState.FOLLOWED,
             share=1.0,
         )
-        for number in range(41)
+        for number in range(42)
         for name, _ in SHOP
     ]
     wrong = [refused_table("import"), refused_table(LONG), refused_table("scratch")]
     paused = TableFacts(
         table=TableName("public", "audit"), state=TableState.PAUSED, share=1.0, wanted="following"
     )
-    return shop_reading(tables=(*plain[:200], *wrong, paused, *plain[200:492], *plain[:4]))
+    return shop_reading(tables=(*plain[:200], *wrong, paused, *plain[200:496]))
 
 
 def loading() -> Reading:
@@ -514,9 +513,7 @@ SCENES = {
     "web-verify": Scene(
         readings=one(shop_reading), path=f"{PAGE}#verify", is_dark=True, is_shown=True
     ),
-    "web-phone": Scene(
-        readings=one(shop_reading), path=f"{PAGE}#replication", size=PHONE, is_shown=True
-    ),
+    "web-phone": Scene(readings=one(shop_reading), path=PAGE, size=PHONE, is_shown=True),
     "phone-list": Scene(readings=few, size=PHONE),
     "phone-errors": Scene(readings=one(away), path=f"{PAGE}#errors", size=PHONE, is_dark=True),
     "errors": Scene(readings=one(away), path=f"{PAGE}#errors"),
@@ -553,7 +550,7 @@ def serve_readings(
             name="web",
             end_requests_s=1,
             end_within_s=5,
-            not_started=lambda: ServerNotStarted("the web server did not start"),
+            not_started=lambda: PenstockError("the server of the scenes did not start"),
             end_streams=lambda: ended.append(True),
         ):
             yield f"http://127.0.0.1:{listener.getsockname()[1]}", watches

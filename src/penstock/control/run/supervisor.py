@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import IO, Any
 
 import msgspec
@@ -400,6 +401,7 @@ def run_pipeline(
     stop = stop or StopRequest()
     with ExitStack() as stack:
         stack.callback(view.close)
+        stack.push(partial(_summarize_failure, view))
         stack.enter_context(stop_on_signals(stop, hurry=False))
         name = config.pipeline.name
         places = "source, target" if config.has_target else "source"
@@ -429,17 +431,12 @@ def run_pipeline(
         def is_log_done() -> bool:
             return load_done(config.layout.log) is not None
 
-        on_started()
-        try:
-            Supervisor(
-                halves, stop, on_event=view.event, on_tick=on_tick, is_log_done=is_log_done
-            ).run()
-        except PenstockError:
-            view.fail()
-            raise
+on_started()
+        Supervisor(
+            halves, stop, on_event=view.event, on_tick=on_tick, is_log_done=is_log_done
+        ).run()
         status.close()
         if stop.is_hurried:
-            view.fail()
             raise SystemExit(HURRIED_EXIT_CODE)
         view.finish(read_last_status(config))
 
@@ -473,6 +470,12 @@ def half_names(config: Config) -> tuple[str, ...]:
     if not config.has_target:
         return ("extract", "load") if config.has_base else ("extract",)
     return ("load", "extract") if config.pipeline.mode.has_change else ("load",)
+
+
+def _summarize_failure(view: View, kind: type[BaseException] | None, *_: object) -> None:
+    """Show what the run did until an exception ended it."""
+    if kind is not None:
+        view.fail()
 
 
 def read_last_status(config: Config) -> Status | None:

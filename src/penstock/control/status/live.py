@@ -143,7 +143,7 @@ class LineView(View):
         self._clock = clock
         self._events = RunEvents(clock)
         self._shown_s = float("-inf")
-        self._last = ""
+        self._last: list[str] = []
 
     def event(self, text: str, kind: str = "note", **_fields: Any) -> None:
         del kind
@@ -161,10 +161,10 @@ class LineView(View):
             lines.append(bulk_line(events.bulk))
         if _following(status):
             lines.append(change_line(status, events.log_rate, events.applied_rate))
-        if lines and "\n".join(lines) != self._last:
-            self._last = "\n".join(lines)
-            self._shown_s = now_s
-            for line in lines:
+        new = [line for line in lines if line not in self._last]
+        if new:
+            self._last, self._shown_s = lines, now_s
+            for line in new:
                 self._out.print(line)
 
     def finish(self, status: Status | None) -> None:

@@ -124,8 +124,8 @@ class RunEvents:
         if words != self._loads_since[0]:
             self._loads_since = (words, now_s)
         lasted_s = now_s - self._loads_since[1]
-        self._is_quiet = words in PREPARING
-        shown = f", for {human_seconds(lasted_s)}" if self._is_quiet and lasted_s >= 1 else ""
+        self._is_quiet = words in PREPARING and lasted_s >= 1
+        shown = f", for {human_seconds(lasted_s)}" if self._is_quiet else ""
         self.loads = words + shown
 
     def _take_up(self, status: Status, report: ReportEvent) -> None:
@@ -292,6 +292,8 @@ def load_words(status: Status) -> str:
         f"{human_seconds(seconds)}"
     )
     now = "applies a batch" if loader.state == "applying" else "waits for changes"
+    if not loader.batch_rows:  # it had no more than a heartbeat or another marker
+        return now
     return f"{now}; last batch: {batch}"
 
 
