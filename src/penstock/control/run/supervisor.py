@@ -431,7 +431,7 @@ def run_pipeline(
         def is_log_done() -> bool:
             return load_done(config.layout.log) is not None
 
-on_started()
+        on_started()
         Supervisor(
             halves, stop, on_event=view.event, on_tick=on_tick, is_log_done=is_log_done
         ).run()
