@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -25,7 +26,8 @@ from penstock.load.loader_state import (
 )
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.log.frames import SegmentCorrupt
-from penstock.log.layout import SegmentMissing
+from penstock.log.layout import SegmentFile, SegmentMissing
+from penstock.log.segment import LogFollower
 from penstock.model.keeping import Keeping
 from plugins.postgres import Server
 
@@ -138,8 +140,30 @@ def test_files_are_read_when_they_are_closed_if_that_is_wanted(
     check(target, 7)
 
 
-def test_hold_cuts_the_open_segment(target: str, tmp_path: Path, log: LogMaker) -> None:
-    """A hold lies between two transactions of the segment; the loader continues from there."""
+@pytest.mark.parametrize("is_closed_meanwhile", [False, True], ids=["open", "closed-meanwhile"])
+def test_hold_cuts_the_open_segment(
+    target: str,
+    tmp_path: Path,
+    log: LogMaker,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_closed_meanwhile: bool,
+) -> None:
+    """A hold lies between two transactions of the segment; the loader continues from there.
+
+    The segment may be closed and renamed after it was found.
+    """
+    find, is_due = LogFollower.behind, False
+
+    def find_and_close(self: LogFollower, *place: int, **limits: Any) -> list[SegmentFile]:
+        nonlocal is_due
+        files = find(self, *place, **limits)
+        if is_due and files and files[-1].is_open:
+            is_due = False
+            log.writer.rotate()
+        return files
+
+    monkeypatch.setattr(LogFollower, "behind", find_and_close)
     running = Running(target, tmp_path)
     until(lambda: running.loader.applied_position.gsn == 12)
     state = tmp_path / "state"
@@ -150,9 +174,11 @@ def test_hold_cuts_the_open_segment(target: str, tmp_path: Path, log: LogMaker) 
         cut = add(log, 7)
         add(log, 8)
         log.writer.flush()
+        is_due = is_closed_meanwhile
         write_hold(state, Hold(nonce="n", until=cut))
         until(lambda: (h := read_held(state, "n")) is not None and h.reached == cut)
         check(target, 7)
+        assert not is_due
         clear_hold(state)
     until(lambda: running.loader.applied_position.gsn == 18)
     check(target, 9)

@@ -438,9 +438,8 @@ class Loader:
         """
         whole = []
         for file in files:
-            with open_segment(file.path, extension=self._options.change_file_extension) as segment:
-                if segment.end.position > until:
-                    break
+            if self._end_of(file) > until:
+                break
             whole.append(file)
         if whole:
             return self._batch(whole, POSITION_MAX)
@@ -448,6 +447,16 @@ class Loader:
         if done:
             self._log_end = until
         return done
+
+    def _end_of(self, file: SegmentFile) -> int:
+        """Return the position where a segment ends, or the durable part of an open one.
+
+        An open one is not opened for that: it may be closed, and renamed, at any moment.
+        """
+        if file.durable is not None:
+            return file.durable.end.position
+        with open_segment(file.path, extension=self._options.change_file_extension) as segment:
+            return segment.end.position
 
     def _batch(self, files: list[SegmentFile], before: int) -> bool:
         """Stage and apply one batch, without staging another; return False if stopped."""
