@@ -91,6 +91,7 @@ def test_to_a_lake(shared_servers: SharedServers, stack: ExitStack, tmp_path: Pa
     Pair(tmp_path, source, url, "", tables_of(CASES)).check()
 
 
+@pytest.mark.long
 def test_from_postgres(shared_servers: SharedServers, stack: ExitStack, tmp_path: Path) -> None:
     """Every type of PostgreSQL arrives in Oracle, by both ways."""
     source = stack.enter_context(new_place(shared_servers, FIRST))
