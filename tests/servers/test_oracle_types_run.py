@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.pipelines.types_run import Pair, postgres_cases, tables_of
+from harness.pipelines.types_run import Pair, postgres_cases, tables_of, url_of
 from harness.servers import mysql_types, postgres_types
 from harness.servers.engines import FIRST, new_place
 from plugins.mysql import kinds
@@ -98,7 +98,7 @@ def test_from_postgres(shared_servers: SharedServers, stack: ExitStack, tmp_path
     target = stack.enter_context(new_place(shared_servers, "oracle"))
     source.run(postgres_types.SETUP)
     cases = postgres_cases(int(FIRST.removeprefix("pg")))
-    Pair(tmp_path, source, target.url, target.namespace, tables_of(cases)).check()
+    Pair(tmp_path, source, url_of(target), target.namespace, tables_of(cases)).check()
 
 
 @pytest.mark.long
@@ -110,4 +110,4 @@ def test_from_mysql(
     source = stack.enter_context(new_place(shared_servers, kind))
     target = stack.enter_context(new_place(shared_servers, "oracle"))
     cases = mysql_types.values_for(kind == "mariadb")
-    Pair(tmp_path, source, target.url, target.namespace, tables_of(cases)).check()
+    Pair(tmp_path, source, url_of(target), target.namespace, tables_of(cases)).check()
