@@ -92,7 +92,7 @@ def test_killed_at_named_points(
 @pytest.mark.parametrize(
     ("source", "target", "point", "victim", "chunk"),
     [
-        pytest.param(*story, id="-".join(story[:4]), marks=[pytest.mark.long] if number > 1 else [])
+        pytest.param(*story, id="-".join(story[:4]), marks=[pytest.mark.long] if number else [])
         for number, story in enumerate(BEGINNINGS)
     ],
 )

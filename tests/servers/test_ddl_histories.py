@@ -17,7 +17,7 @@ from harness.pipelines.ddl_followers import NAMES
 from harness.pipelines.ddl_lake_java import LAKES
 from harness.pipelines.ddl_model import FEATURES
 from harness.pipelines.ddl_script import read_script
-from harness.pipelines.ddl_types import MARIADB, MYSQL, POSTGRES, SQLSERVER
+from harness.pipelines.ddl_types import MARIADB, MYSQL, ORACLE, POSTGRES, SQLSERVER
 from plugins.draw import SEED, commit
 from plugins.mysql import running
 from plugins.postgres import first_server
@@ -32,6 +32,7 @@ SIMULATED = (
     (POSTGRES, SQLSERVER),
     (MARIADB, SQLSERVER),
 )
+OF_ORACLE = ((ORACLE, POSTGRES), (POSTGRES, ORACLE), (ORACLE, MARIADB))
 COUNT_SIMULATED = 3  # the simulator reads and rewrites each statement
 COUNT_LAKE = 4  # each table has a commit of its own per batch
 REFUSALS_MAX = 1  # of COUNT; at most 2 of 100 are refused, for reasons in docs/schema-changes.md
@@ -72,6 +73,22 @@ def test_a_simulated_side_is_equal_at_the_end(
     pair: tuple[str, str], shared_servers: SharedServers, postgres_version: int, tmp_path: Path
 ) -> None:
     """The same with a SQL Server on one side; altered tables get a second capture instance."""
+    _play_draw(Running(shared_servers, postgres_version), tmp_path, pair, COUNT_SIMULATED)
+
+
+@pytest.mark.promise
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(pair, id="-".join(pair), marks=[pytest.mark.long] if number else [])
+        for number, pair in enumerate(OF_ORACLE)
+    ],
+)
+def test_a_side_of_oracle_is_equal_at_the_end(
+    pair: tuple[str, str], shared_servers: SharedServers, postgres_version: int, tmp_path: Path
+) -> None:
+    """The same with Oracle's model on one side."""
     _play_draw(Running(shared_servers, postgres_version), tmp_path, pair, COUNT_SIMULATED)
 
 

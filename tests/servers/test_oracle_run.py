@@ -23,7 +23,7 @@ PAIRS = (("oracle", FIRST), (FIRST, "oracle"), *(("oracle", kind) for kind in ki
 @pytest.mark.parametrize(
     ("source", "target"),
     [
-        pytest.param(*pair, id="-".join(pair), marks=[pytest.mark.long] if number > 1 else [])
+        pytest.param(*pair, id="-".join(pair), marks=[pytest.mark.long] if number else [])
         for number, pair in enumerate(PAIRS)
     ],
 )

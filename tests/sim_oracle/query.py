@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from decimal import Decimal
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -593,11 +594,17 @@ class Store(sqlite3.Connection):
 
 def run_in_store(store: Store, statement: str, binds: Mapping[str, Any]) -> sqlite3.Cursor:
     """Run a statement of SQLite with encoded binds; raises OraError."""
-    cells = {bind_name(name): encode(value) for name, value in binds.items()}
+    cells = {bind_name(name): encode(_exact(value)) for name, value in binds.items()}
     try:
         return store.execute(statement, cells)
     except sqlite3.OperationalError as error:
         raise _error_of(store, error) from error
+
+
+def _exact(value: Any) -> Any:
+    """Return a bind in a form that keeps its digits; views have OPEN_END as a float."""
+    is_big = value.__class__ is int and abs(value) >= _MAX and value != OPEN_END
+    return Decimal(value) if is_big else value
 
 
 def _rows_of(store: Store, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:

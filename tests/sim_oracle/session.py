@@ -50,6 +50,7 @@ ALL_PRIVILEGES = frozenset(
         "UPDATE ANY TABLE",
         "DELETE ANY TABLE",
         "CREATE ANY INDEX",
+        "DROP ANY INDEX",
         "UNLIMITED TABLESPACE",
     ]
 )

@@ -694,3 +694,22 @@ def test_a_serializable_transaction_sees_its_beginning(place: Place) -> None:
     other.rollback()
     cursor.execute("SET TRANSACTION READ ONLY")
     assert code_of(lambda: cursor.execute("UPDATE shop.t SET id = 9")) == 1456
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_numbers_keep_all_digits(place: Place, sign: str) -> None:
+    """A bind of 38 digits stays exact through an expression, and so does a literal with a sign."""
+    digits = f"{sign}{'9' * 38}"
+    place.run("CREATE TABLE t (a NUMBER(38))")
+    place.run("INSERT INTO t VALUES (CAST(:1 AS NUMBER))", binds=[Decimal(digits)])
+    place.run(f"INSERT INTO t VALUES ({digits})")
+    assert place.run("SELECT a FROM t") == [(int(digits),)] * 2
+
+
+def test_a_statement_has_one_row_in_the_redo(place: Place) -> None:
+    """Several columns and clauses of one ALTER TABLE are one DDL statement."""
+    place.run("CREATE TABLE t (a NUMBER)")
+    before = len(place.database.truth())
+    place.run("ALTER TABLE t ADD (b NUMBER, c NUMBER) MODIFY (a DEFAULT 5)")
+    texts = [one.ddl for one in place.database.truth()[before:]]
+    assert texts == ["ALTER TABLE t ADD (b NUMBER, c NUMBER) MODIFY (a DEFAULT 5)"]

@@ -5,7 +5,6 @@ All processes are those that a user starts; rows are compared with statements of
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -161,10 +160,10 @@ def add_column(source: Place) -> None:
 def errors_of(shop: Shop) -> list[dict[str, Any]]:
     """Return what doctor finds that must be fixed."""
     found = penstock("doctor", shop.path, "--json", timeout_s=WITHIN_S)
-    listed = [json.loads(line) for line in found.out.splitlines()]
-    assert listed, found.err
-    assert listed[-1]["checks_skipped"] == 0, listed
-    return [one for one in listed if one.get("severity") == "E"]
+    assert found.out, found.err
+    result = found.result
+    assert result["checks_skipped"] == 0, result
+    return [one for one in result["findings"] if one["severity"] == "E"]
 
 
 def check_through_kills(shop: Shop) -> None:

@@ -181,8 +181,9 @@ def _pg_bytes(kind: SourceType, key_bytes: int | None) -> Held:
     return replace(plain("bytea", Kind.BYTES), cases=cases)
 
 
-def _pg_interval(_: SourceType, __: int | None) -> Held:
-    return plain("interval", Kind.PRINTED, cast="::interval")
+def _pg_interval(kind: SourceType, _: int | None) -> Held:
+    form = Kind.MONTHS if kind.base == "interval year to month" else Kind.SECONDS
+    return plain("interval", form, cast="::interval")
 
 
 def _pg_moment(kind: SourceType, _: int | None) -> Held:

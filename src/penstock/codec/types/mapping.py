@@ -53,6 +53,8 @@ class Kind(StrEnum):
     TIMESTAMP = "date and time"
     TIMESTAMPTZ = "date and time in UTC"
     TIME = "microseconds"
+    MONTHS = "years and months, as `P12Y3M`"
+    SECONDS = "days, hours, minutes and seconds, as `P1DT2H3M4.5S`"
     BITS = "binary digits"
     ADDRESS = "the address's bytes in hexadecimal digits"
     GEOMETRY = "SRID and WKB in hexadecimal digits"
@@ -119,6 +121,9 @@ _POSTGRES = {
     Kind.TIMESTAMP: "{}::text",
     Kind.TIMESTAMPTZ: "({} at time zone 'UTC')::text",
     Kind.TIME: "(extract(epoch from {}) * 1000000)::bigint::text",
+    Kind.MONTHS: "'P' || extract(year from {})::int || 'Y' || extract(month from {})::int || 'M'",
+    Kind.SECONDS: "'P' || extract(day from {})::int || 'DT' || extract(hour from {})::int || 'H' "
+    "|| extract(minute from {})::int || 'M' || trim_scale(extract(second from {})::numeric) || 'S'",
     Kind.BITS: "{}::text",
     Kind.ADDRESS: "encode(substr(inet_send({}), 5), 'hex')",
     # From EWKB to what MySQL stores: the SRID first, then WKB without it.
