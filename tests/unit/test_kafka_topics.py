@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from penstock.consume.classes import check_class
 from penstock.consume.places import PlaceLost
 from penstock.consume.position import ConsumerOfOtherLog
 from penstock.kafka import Topics, producer
+from penstock.kafka.broker import Broker
 from penstock.kafka.errors import (
     BrokerUnreachable,
     KafkaDenied,
@@ -362,8 +364,6 @@ def test_a_message_that_is_too_large_names_its_row(
 
 def test_a_report_of_a_message_that_was_not_delivered(broker: MemoryBroker) -> None:
     """A broker that refuses a message later ends the transaction with the row's place."""
-    from penstock.kafka.broker import Broker
-
     options = parse(REQUIRED)
     made = producer.TransactionalProducer(Broker(options, "id"), options, "positions")
     made.begin()
@@ -395,13 +395,14 @@ def test_a_transaction_that_takes_too_long(
     with pytest.raises(TransactionTooLong) as late:
         feed.run(topics())
     assert "transaction.timeout.ms" in late.value.hint
+    monkeypatch.setattr(Broker, "is_away", True)
+    with pytest.raises(BrokerUnreachable, match="could not be delivered"):
+        feed.run(topics())
 
 
 def test_two_tables_of_one_topic_are_refused(broker: MemoryBroker, feed: Feed) -> None:
     """KF10: their rows could not be told from each other."""
     made = topics(topic_names="{prefix}.{table}")
-    from dataclasses import replace
-
     feed.run(made)
     made._topic_of(ITEM)
     with pytest.raises(TopicShared, match=r"public\.item and other\.item"):
@@ -461,8 +462,6 @@ def test_a_wrong_setting_of_the_client_is_named() -> None:
     """The real client refuses it."""
     from confluent_kafka import Producer
 
-    from penstock.kafka.broker import Broker
-
     broker = Broker(parse({**REQUIRED, "producer.no.such": 1}), "id")
     with pytest.raises(TopicOptionInvalid, match=r"no\.such"):
         broker.client(Producer, {"no.such": 1})
@@ -472,11 +471,10 @@ def test_warnings_of_a_broker_that_is_away_are_few() -> None:
     """Warnings are told once in ten seconds."""
     import structlog
 
-    from penstock.kafka.broker import Broker
-
     broker = Broker(parse(REQUIRED), "id")
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
             broker._note_error(error("_ALL_BROKERS_DOWN"))
         broker._note_error(error("_FAIL"))
+    assert broker.is_away
     assert [one["event"] for one in logs] == ["no broker answers; trying again"]
