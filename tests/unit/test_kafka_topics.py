@@ -278,6 +278,27 @@ def test_large_segments_are_several_transactions(broker: MemoryBroker, feed: Fee
     assert found == [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10]]
 
 
+@pytest.mark.promise
+def test_a_large_transaction_is_not_divided(broker: MemoryBroker, feed: Feed) -> None:
+    """A transaction of the source over several runs is in one of Kafka, whatever its size."""
+    rows = [
+        Row(
+            gsn=n,
+            trx=1 if n < 7 else 2,
+            position=commit_position(1 if n < 7 else 2),
+            change=Change(relation=ITEM, op=Op.INSERT, after=(n, "x")),
+        )
+        for n in range(1, 9)
+    ]
+    feed.writer.write(run_of(rows[:3], ended=False))
+    feed.writer.write(run_of(rows[3:6]))
+    feed.writer.write(run_of(rows[6:]))
+    feed.writer.rotate()
+    feed.run(topics(transaction_events_max=2))
+    found = [gsns([one for name, one in commit if name == TOPIC]) for commit in broker.commits]
+    assert found == [[1, 2, 3, 4, 5, 6], [7, 8]]
+
+
 def test_boundaries(broker: MemoryBroker, feed: Feed) -> None:
     """BEGIN and END are in a topic of their own, and events name their transaction."""
     feed.write(2)

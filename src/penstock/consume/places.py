@@ -124,8 +124,8 @@ def _make_lost(stored: Position | None, saved: Position, name: str) -> PlaceLost
     return PlaceLost(
         f"consumer {name} was at {saved}, but where it stores its places it {where}",
         hint="The place was removed, restored from a backup, or has another name now, so changes "
-        f"may be missing there. Let the consumer begin again: penstock consumers remove FILE {name} --yes, then "
-        f"penstock consumers add FILE {name}.",
+        "may be missing there. Let the consumer begin again: "
+        f"penstock consumers remove FILE {name} --yes, then penstock consumers add FILE {name}.",
         consumer=name,
         expected=str(saved),
         actual=str(stored or ""),
