@@ -42,8 +42,10 @@ class Forks:
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None, "it is a pipe"
+        assert self._process.stdout is not None, "it is a pipe"
         self._process.stdin.close()
         self._process.wait(30)
+        self._process.stdout.close()
 
     def ask(self, **request: Any) -> Any:
         """Return the answer to a request."""
