@@ -7,23 +7,20 @@ The test writes the log; a transaction has rows of two tables.
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.kafka.broker import Broker, running_broker
+from harness.kafka.forks import Fork, Forks
 from harness.kafka.reading import Message, read_committed
 from harness.pipelines.consume import FULL
 from harness.pipelines.consumer import NAME, Feed
 from harness.pipelines.log import ITEM, Change, Row, commit_position, run_of, truncate
-from penstock.host.process import this_program
 from penstock.model import Op
 
 POINTS = (
@@ -140,17 +137,6 @@ transaction.events.max = 20
     return path
 
 
-def start(root: Path, path: Path, fault: str = "") -> subprocess.Popen[bytes]:
-    """Start the consumer."""
-    environment = dict(os.environ)
-    if fault:
-        environment["PENSTOCK_FAULT"] = fault
-    with (root / "err").open("ab") as err:
-        return subprocess.Popen(
-            [*this_program(), "consume", str(path), NAME], env=environment, stderr=err
-        )
-
-
 def read_place(broker: Broker) -> int:
     """Return the gsn of the last committed position; 0 if there is none."""
     topic = f"penstock.positions.penstock-{PREFIX}-{NAME}"
@@ -158,27 +144,26 @@ def read_place(broker: Broker) -> int:
     return int(json.loads(found[-1].value or b"")["gsn"]) if found else 0
 
 
-def kill_at(root: Path, faults: Iterator[str | None], *, seed: int) -> dict[str, Any]:
+def kill_at(root: Path, faults: Iterator[str | None], *, seed: int) -> int:
     """Kill the consumer or the broker once for each fault (None: the consumer, at a random
-    moment), then let the consumer end.
+    moment), then let the consumer end; return the number of kills.
     """
     chance = random.Random(seed)
     feed = Feed(root)
-    counts = {"kills": 0, "checks": 0}
+    kills = 0
     sizes: dict[int, int] = {}
-    with running_broker(root / "broker") as broker:
+    with running_broker(root / "broker") as broker, Forks(root / "err") as forks:
         path = pipeline(root, broker)
         feed.register()
         try:
             for fault in faults:
                 with Growth(feed, chance.randrange(10**9), sizes):
-                    kill_once(root, path, broker, fault, chance)
-                counts["kills"] += 1
-                if counts["kills"] % 10 == 0:
+                    kill_once(forks, path, broker, fault, chance)
+                kills += 1
+                if kills % 10 == 0:
                     check_whole(read_committed(broker, TOPICS), sizes)
-                    counts["checks"] += 1
             Growth(feed, 0, sizes).once()
-            process = start(root, path)
+            process = forks.start("consume", str(path), NAME)
             wait_until_read(root, process, broker, feed.writer.end.gsn)
             process.terminate()
             assert process.wait(60) == 0, (root / "err").read_text()[-3000:]
@@ -187,31 +172,29 @@ def kill_at(root: Path, faults: Iterator[str | None], *, seed: int) -> dict[str,
             check_whole(found, sizes)
         finally:
             feed.close()
-    return counts
+    return kills
 
 
 def kill_once(
-    root: Path, path: Path, broker: Broker, fault: str | None, chance: random.Random
+    forks: Forks, path: Path, broker: Broker, fault: str | None, chance: random.Random
 ) -> None:
     """Start the consumer, and kill it or the broker."""
     if fault not in (None, BROKER):
-        process = start(root, path, f"{fault}:{chance.randint(1, 4)}:kill")
-        assert process.wait(120) == -9, (root / "err").read_text()[-3000:]
+        spec = f"{fault}:{chance.randint(1, 4)}:kill"
+        process = forks.start("consume", str(path), NAME, fault=spec)
+        assert process.wait(120) == -9, (path.parent / "err").read_text()[-3000:]
         return
-    process = start(root, path)
-    time.sleep(chance.uniform(0.5, 2.5))
+    process = forks.start("consume", str(path), NAME)
+    time.sleep(chance.uniform(0.2, 2.5))
     if fault == BROKER:
         broker.kill()
         time.sleep(chance.uniform(0.0, 1.0))
         broker.start()
         time.sleep(chance.uniform(0.0, 2.0))
     process.kill()
-    process.wait()
 
 
-def wait_until_read(
-    root: Path, process: subprocess.Popen[bytes], broker: Broker, last: int
-) -> None:
+def wait_until_read(root: Path, process: Fork, broker: Broker, last: int) -> None:
     """Wait until the position of the last change is committed."""
     deadline_s = time.monotonic() + 120
     while read_place(broker) < last:
@@ -244,7 +227,7 @@ def test_each_change_once_over_a_hundred_kills(tmp_path: Path) -> None:
         BROKER if n % 4 == 0 else chance.choice((*POINTS, None, None, None)) for n in range(100)
     ]
     chance.shuffle(faults)
-    assert kill_at(tmp_path, iter(faults), seed=seed)["kills"] == 100
+    assert kill_at(tmp_path, iter(faults), seed=seed) == 100
 
 
 def test_the_check_itself_finds_what_it_is_for() -> None:

@@ -110,11 +110,11 @@ def test_user_and_password(server: RegistryServer) -> None:
 def test_names_that_the_formats_do_not_have() -> None:
     """Names are adjusted, and stay different."""
     fields = {"a b": INT64, "a-b": STRING, "1st": INT64}
-    assert adjust_names(fields) == ["a_b", "a_b_", "_1st"]
+    assert adjust_names(fields) == ["a_b", "a_b2", "_1st"]
     schema = Schema(kind=STRUCT, name="shop.my schema.été.Value", fields=fields)
     made = avro_schema(schema)
     assert (made["namespace"], made["name"]) == ("shop.my_schema._t_", "Value")
-    assert [one["name"] for one in made["fields"]] == ["a_b", "a_b_", "_1st"]
+    assert [one["name"] for one in made["fields"]] == ["a_b", "a_b2", "_1st"]
     assert made["connect.name"] == schema.name
     assert "package shop.my_schema._t_;" in protobuf_schema(schema)
 

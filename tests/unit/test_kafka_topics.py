@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from penstock.consume.classes import check_class
 from penstock.consume.places import PlaceLost
 from penstock.consume.position import ConsumerOfOtherLog
 from penstock.kafka import Topics, producer
+from penstock.kafka.broker import Broker
 from penstock.kafka.errors import (
     BrokerUnreachable,
     KafkaDenied,
@@ -276,6 +278,27 @@ def test_large_segments_are_several_transactions(broker: MemoryBroker, feed: Fee
     assert found == [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10]]
 
 
+@pytest.mark.promise
+def test_a_large_transaction_is_not_divided(broker: MemoryBroker, feed: Feed) -> None:
+    """A transaction of the source over several runs is in one of Kafka, whatever its size."""
+    rows = [
+        Row(
+            gsn=n,
+            trx=1 if n < 7 else 2,
+            position=commit_position(1 if n < 7 else 2),
+            change=Change(relation=ITEM, op=Op.INSERT, after=(n, "x")),
+        )
+        for n in range(1, 9)
+    ]
+    feed.writer.write(run_of(rows[:3], ended=False))
+    feed.writer.write(run_of(rows[3:6]))
+    feed.writer.write(run_of(rows[6:]))
+    feed.writer.rotate()
+    feed.run(topics(transaction_events_max=2))
+    found = [gsns([one for name, one in commit if name == TOPIC]) for commit in broker.commits]
+    assert found == [[1, 2, 3, 4, 5, 6], [7, 8]]
+
+
 def test_boundaries(broker: MemoryBroker, feed: Feed) -> None:
     """BEGIN and END are in a topic of their own, and events name their transaction."""
     feed.write(2)
@@ -362,8 +385,6 @@ def test_a_message_that_is_too_large_names_its_row(
 
 def test_a_report_of_a_message_that_was_not_delivered(broker: MemoryBroker) -> None:
     """A broker that refuses a message later ends the transaction with the row's place."""
-    from penstock.kafka.broker import Broker
-
     options = parse(REQUIRED)
     made = producer.TransactionalProducer(Broker(options, "id"), options, "positions")
     made.begin()
@@ -395,13 +416,14 @@ def test_a_transaction_that_takes_too_long(
     with pytest.raises(TransactionTooLong) as late:
         feed.run(topics())
     assert "transaction.timeout.ms" in late.value.hint
+    monkeypatch.setattr(Broker, "is_away", True)
+    with pytest.raises(BrokerUnreachable, match="could not be delivered"):
+        feed.run(topics())
 
 
 def test_two_tables_of_one_topic_are_refused(broker: MemoryBroker, feed: Feed) -> None:
     """KF10: their rows could not be told from each other."""
     made = topics(topic_names="{prefix}.{table}")
-    from dataclasses import replace
-
     feed.run(made)
     made._topic_of(ITEM)
     with pytest.raises(TopicShared, match=r"public\.item and other\.item"):
@@ -461,8 +483,6 @@ def test_a_wrong_setting_of_the_client_is_named() -> None:
     """The real client refuses it."""
     from confluent_kafka import Producer
 
-    from penstock.kafka.broker import Broker
-
     broker = Broker(parse({**REQUIRED, "producer.no.such": 1}), "id")
     with pytest.raises(TopicOptionInvalid, match=r"no\.such"):
         broker.client(Producer, {"no.such": 1})
@@ -472,11 +492,10 @@ def test_warnings_of_a_broker_that_is_away_are_few() -> None:
     """Warnings are told once in ten seconds."""
     import structlog
 
-    from penstock.kafka.broker import Broker
-
     broker = Broker(parse(REQUIRED), "id")
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
             broker._note_error(error("_ALL_BROKERS_DOWN"))
         broker._note_error(error("_FAIL"))
+    assert broker.is_away
     assert [one["event"] for one in logs] == ["no broker answers; trying again"]

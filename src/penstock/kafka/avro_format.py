@@ -201,7 +201,10 @@ def adjust_names(fields: Mapping[str, Schema]) -> list[str]:
     made: list[str] = []
     for name in fields:
         fitted = adjust_name(name)
+        number = 2
         while fitted in made:
-            fitted += "_"
+            # A digit: Protobuf compares names without their underscores.
+            fitted = f"{adjust_name(name)}{number}"
+            number += 1
         made.append(fitted)
     return made

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger(__name__)
 REQUEST_S = 10.0
+AWAY_S = 30.0
 COMPACT = {"cleanup.policy": "compact"}
 AWAY = ("_ALL_BROKERS_DOWN", "_TRANSPORT", "_TIMED_OUT", "_RESOLVE", "_MSG_TIMED_OUT")
 _DENIED = (
@@ -89,7 +90,8 @@ class Broker:
         self.transactional_id = transactional_id
         self._options = options
         self._admin: Any = None
-        self._down_s = 0.0
+        self._told_s = 0.0
+        self._away_s = 0.0
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of every client."""
@@ -104,9 +106,16 @@ class Broker:
     def _note_error(self, error: KafkaError) -> None:
         """Report that brokers are away; clients try again themselves."""
         now_s = time.monotonic()
-        if error.name() in AWAY and now_s - self._down_s > REQUEST_S:
-            self._down_s = now_s
+        if error.name() in AWAY:
+            self._away_s = now_s
+        if error.name() in AWAY and now_s - self._told_s > REQUEST_S:
+            self._told_s = now_s
             logger.warning("no broker answers; trying again", servers=self.servers, why=error.str())
+
+    @property
+    def is_away(self) -> bool:
+        """Return whether a client could not reach a broker within the last half minute."""
+        return self._away_s > 0 and time.monotonic() - self._away_s < AWAY_S
 
     def client(self, kind: Any, settings: Mapping[str, Any]) -> Any:
         """Return a client of the broker. Raises TopicOptionInvalid for an unknown setting."""

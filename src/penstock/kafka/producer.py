@@ -280,6 +280,8 @@ class TransactionalProducer:
         return time.monotonic() - self._begun_s
 
     def _too_long(self) -> PenstockError:
+        if self._broker.is_away:
+            return BrokerUnreachable.of(self._broker.servers, "messages could not be delivered")
         return TransactionTooLong.of(self._age_s(), self._timeout_ms)
 
     @property
