@@ -150,7 +150,13 @@ def _decimal(modes: Modes, precision: int, scale: int) -> tuple[Schema, Convert,
 
 
 def _doubles(array: Any) -> Any:
-    return pc.cast(array, pa.float64())
+    return cast_exactly(array, pa.float64())
+
+
+def _nearest_doubles(array: Any) -> Any:
+    """Return doubles of numbers as text; one beyond their range is infinite, as with Debezium."""
+    numbers = [None if text is None else float(text) for text in array.to_pylist()]
+    return pa.array(numbers, pa.float64())
 
 
 def _plain_decimals(array: Any) -> Any:
@@ -252,7 +258,7 @@ def _text(column: Column, relation: Relation, modes: Modes) -> tuple[Schema, Con
         if modes.decimals == "double":
             return (
                 Schema(kind="double"),
-                lambda array: _numbers(np.float64)(pc.cast(_infinities(array), pa.float64())),
+                lambda array: _numbers(np.float64)(_nearest_doubles(array)),
                 False,
             )
         return STRING, texts_of, False
@@ -277,12 +283,6 @@ def _labels(kind: str, relation: Relation) -> tuple[str, ...]:
         if one.kind == "e" and kind in (one.name, f"{one.schema}.{one.name}"):
             return one.labels
     return ()
-
-
-def _infinities(array: Any) -> Any:
-    for long, short in (("Infinity", "inf"), ("-Infinity", "-inf"), ("NaN", "nan")):
-        array = pc.if_else(pc.equal(array, long), short, array)
-    return array
 
 
 def _variable_scale(column: Column, relation: Relation) -> tuple[Schema, Convert, bool]:
