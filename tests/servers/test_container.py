@@ -5,7 +5,6 @@ No container engine runs it: `harness/servers/container.py` carries out the step
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -75,7 +75,8 @@ def test_a_pipeline_runs_in_the_image_and_stops(
                 changed = "select count(*) from item where name = 'changed'"
                 wait_for(target_url, changed, 10, running)
             finally:
-                stop(running, image)
+                if running.poll() is None:
+                    stop(running, image)
         assert running.returncode == 0
     assert list((volume / "cdc").rglob("*.ckt"))
 
@@ -84,7 +85,7 @@ def wait_for(url: str, query: str, count: int, running: subprocess.Popen[str]) -
     """Wait until a query of the target gives a count."""
     last: object = None
     for _ in range(600):
-        assert running.poll() is None
+        assert running.poll() is None, running.communicate()
         try:
             with psycopg.connect(url) as target:
                 last = target.execute(query).fetchone()
@@ -98,7 +99,6 @@ def wait_for(url: str, query: str, count: int, running: subprocess.Popen[str]) -
 
 def stop(running: subprocess.Popen[str], image: Image) -> None:
     """Send the image's stop signal to its first process, as an engine does."""
-    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-    for child in children:
-        os.kill(int(child), signal.Signals[image.stop_signal])
+    for child in psutil.Process(running.pid).children():
+        child.send_signal(signal.Signals[image.stop_signal])
     running.communicate(timeout=120)

@@ -118,7 +118,7 @@ def take_step(image: Image, word: str, text: str, context: Path, folder: Path) -
     match word:
         case "FROM":
             unpack_base(image.root, text, folder)
-            take_pip_settings(image)
+            take_host_settings(image)
         case "RUN":
             image.run(text)
         case "COPY":
@@ -157,12 +157,13 @@ def unpack_base(root: Path, image: str, folder: Path) -> None:
     check([command, "--variant=minbase", suite, root, sites[0]], DEBOOTSTRAP_DIR=str(share))
 
 
-def take_pip_settings(image: Image) -> None:
-    """Give the image what the host needs for its package index: names, settings, certificates."""
+def take_host_settings(image: Image) -> None:
+    """Give the image the host's names, and what its package index needs."""
     if Path(CERTIFICATES).exists():
         shutil.copy(CERTIFICATES, image.root / OWN_CERTIFICATES.lstrip("/"))
         image.environment["PIP_CERT"] = OWN_CERTIFICATES
-    shutil.copy("/etc/resolv.conf", image.root / "etc" / "resolv.conf")
+    for name in ("resolv.conf", "hosts"):  # an engine writes them, too
+        shutil.copy(Path("/etc") / name, image.root / "etc" / name)
     taken = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_DEFAULT_TIMEOUT")
     taken += ("http_proxy", "https_proxy", "no_proxy")
     image.environment.update({name: os.environ[name] for name in taken if name in os.environ})
