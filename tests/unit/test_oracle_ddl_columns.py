@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from harness.pipelines.changes import relation
 from penstock.engines.oracle.source.ddl_columns import ColumnState, alter_columns
+from penstock.engines.oracle.source.layouts import Layout, Layouts
+from penstock.model import TableName
 
 TABLE = [
     ColumnState("ID", "NUMBER(10,0)", 1),
@@ -78,6 +81,7 @@ def test_same_columns(text: str) -> None:
     [
         "alter table t add v2 as (id + 1)",
         "alter table t add n number generated always as identity",
+        "alter table t add n number not null generated always as identity",
         "alter table t add x made by a new syntax",
         "alter table t drop unused columns",
         "alter table t drop column other",
@@ -95,3 +99,24 @@ def test_default_of_an_added_column() -> None:
     """The default is SQL as it was written."""
     found = alter_columns("alter table t add x varchar2(9) default 'it''s' not null", [], last_id=0)
     assert found == [ColumnState("X", "VARCHAR2(9)", 1, "'it''s'", is_added=True)]
+
+
+def test_an_identity_is_not_used_again() -> None:
+    """A column that was dropped had the highest one."""
+    found = alter_columns("alter table t add x number", TABLE[:1], last_id=3)
+    assert found is not None
+    assert [one.id for one in found] == [1, 4]
+
+
+def test_a_statement_that_is_not_understood_ends_what_is_known() -> None:
+    """Rows before it have the columns of then, and rows after it have unknown ones."""
+    shape = relation(("ID", "NUMBER(10,0)", "int64"), schema="S", name="T")
+    layouts = Layouts()
+    layouts.load([Layout(relation=shape, columns=(("ID", "NUMBER(10,0)"),), since=5)])
+    table = TableName("S", "T")
+    layouts.alter(table, "alter table t turn id around", 10, 1)
+    before = layouts.at(table, 9)
+    assert before is not None
+    assert before.relation == shape
+    assert layouts.at(table, 10) is None
+    assert layouts.present(table) is None
