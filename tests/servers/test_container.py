@@ -78,7 +78,7 @@ def test_a_pipeline_runs_in_the_image_and_stops(
                 if running.poll() is None:
                     stop(running, image)
         assert running.returncode == 0
-    assert list((volume / "cdc").rglob("*.ckt"))
+    assert list((volume / "log").glob("*.ckt"))
 
 
 def wait_for(url: str, query: str, count: int, running: subprocess.Popen[str]) -> None:
