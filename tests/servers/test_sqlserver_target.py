@@ -38,7 +38,7 @@ from penstock.engines.sqlserver.target.progress import (
     transaction,
 )
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.errors import ConnectionLost
+from penstock.host.errors import ConnectionLost, StatementFailed
 from penstock.host.faults import FaultInjected, arming
 from penstock.load.sql_target import loading_of
 from penstock.log.layout import next_segments
@@ -371,6 +371,25 @@ def test_foreign_keys_hold_whatever_the_order(pipeline: Pipeline) -> None:
     assert pipeline.rows("child") == [(10, 3)]
     (trusted,) = pipeline.run("SELECT is_disabled, is_not_trusted FROM sys.foreign_keys")
     assert [int(one) for one in trusted] == [0, 0]
+
+
+def test_a_foreign_key_of_texts_is_checked(pipeline: Pipeline) -> None:
+    """A batch of the child alone leaves the key enabled, and its rows are checked."""
+    pipeline.run(
+        f"CREATE TABLE dbo.named (k nvarchar(40) {EXACT} NOT NULL PRIMARY KEY, v int)",
+        "INSERT INTO dbo.named VALUES (N'a', 1), (N'b', 2)",
+        f"CREATE TABLE dbo.child (k nvarchar(40) {EXACT} NOT NULL REFERENCES dbo.named,"
+        " n int NOT NULL, PRIMARY KEY (k, n))",
+    )
+    child = relation(
+        ("k", "text", "string"), ("n", "integer", "int32"), key=(0, 1), schema="dbo", name="child"
+    )
+    pipeline.apply(insert(child, "a", 1), insert(child, "b", 2))
+    pipeline.apply(delete(child, "a", 1), insert(child, "b", 3))
+    assert pipeline.rows("child") == [("b", 2), ("b", 3)]
+    pipeline.run("DELETE FROM dbo.named WHERE k = N'a'")
+    with pytest.raises(StatementFailed):
+        pipeline.run("DELETE FROM dbo.named WHERE k = N'b'")
 
 
 def test_triggers_do_not_act_a_second_time(pipeline: Pipeline) -> None:

@@ -36,8 +36,11 @@ class Database(Protocol):
         """Send a message that does not count as an error."""
         ...
 
-    def need_type(self, sql_type: SqlType) -> str:
-        """Return the PostgreSQL type of columns; create it if it is not there."""
+    def need_type(self, sql_type: SqlType, *, is_binary: bool = False) -> str:
+        """Return the PostgreSQL type of columns; create it if it is not there.
+
+        is_binary: the column has a binary collation.
+        """
         ...
 
 
@@ -132,8 +135,9 @@ def _register(database: Database, table: str) -> int:
 
 def _column_sql(database: Database, column: ColumnDef, *, with_default: bool = True) -> str:
     assert column.type is not None
-    text = f"{quote_name(column.name)} {database.need_type(column.type)}"
-    text += _collate(column)
+    collate = _collate(column)
+    kind = database.need_type(column.type, is_binary=collate == BINARY)
+    text = f"{quote_name(column.name)} {kind}{collate}"
     if column.is_nullable is False or column.identity is not None:
         text += " not null"
     if column.identity is not None:
@@ -148,12 +152,15 @@ def _column_sql(database: Database, column: ColumnDef, *, with_default: bool = T
     return text
 
 
+BINARY = ' collate "C"'
+
+
 def _collate(column: ColumnDef) -> str:
     name = column.collation.upper()
     if not name or name == "DATABASE_DEFAULT":
         return ""
     if "BIN" in name.split("_") or "BIN2" in name.split("_"):
-        return ' collate "C"'
+        return BINARY
     return ' collate sim."cs"' if "CS" in name.split("_") else ' collate sim."default"'
 
 
@@ -289,7 +296,7 @@ def alter_column(database: Database, name: Name, column: ColumnDef) -> None:
     place = _number_of(database, number, column.name)
     spelled = column_spelling(database, number, column.name)
     assert column.type is not None
-    wanted = database.need_type(column.type)
+    wanted = database.need_type(column.type, is_binary=_collate(column) == BINARY)
     database.rows(f"select sim.drop_normaliser({number})")
     using = _conversion(database, number, place, spelled, column.type)
     default = database.rows(

@@ -27,7 +27,7 @@ from sim_sqlserver.names import literal, quote_name
 from sim_sqlserver.options import set_option
 from sim_sqlserver.reply import Reply
 from sim_sqlserver.results import describe, encode_rows, fit_columns, read_columns
-from sim_sqlserver.sqltypes import SqlType, domain_statement, postgres_type
+from sim_sqlserver.sqltypes import SqlType, binary_domain, domain_statement, postgres_type
 from sim_sqlserver.variables import Variable, split_declarations
 
 if TYPE_CHECKING:
@@ -213,12 +213,21 @@ class Session:
         done = self.fill(found.sql)
         return done.partition(" WHERE ")[2] if is_condition else done.removeprefix("SELECT ")
 
-    def need_type(self, sql_type: SqlType) -> str:
-        """Return the PostgreSQL type of columns; create its domain if it is not there."""
+    def need_type(self, sql_type: SqlType, *, is_binary: bool = False) -> str:
+        """Return the PostgreSQL type of columns; create its domain if it is not there.
+
+        A text in a binary collation has a domain of its own: PostgreSQL's checks of foreign keys
+        compare with the collation of the domain, whatever that of the column is.
+        """
         text = postgres_type(sql_type)
-        if text.startswith('sim."') and sql_type.text not in self.database.domains:
-            self.database.add_domain(sql_type.text, domain_statement(sql_type))
-        return text
+        if not text.startswith('sim."'):
+            return text
+        name, statement = sql_type.text, domain_statement(sql_type)
+        if is_binary and sql_type.is_text and 'collate sim."default"' in statement:
+            name, statement = binary_domain(name, statement)
+        if name not in self.database.domains:
+            self.database.add_domain(name, statement)
+        return f'sim."{name}"'
 
     def fill(self, statement: str) -> str:
         """Return a statement with values instead of its marks."""

@@ -226,6 +226,17 @@ def domain_statement(sql_type: SqlType) -> str:
     return f'create domain sim."{sql_type.text}" as {base}{collate}{check}'
 
 
+def binary_domain(name: str, statement: str) -> tuple[str, str]:
+    """Return name and statement of the same domain with a binary collation.
+
+    The name is another spelling of the type's, such as `nvarchar(9 )`; one of max has no other.
+    """
+    other = re.sub(r"(\d)\)\Z", r"\1 )", name)
+    if other == name:
+        return name, statement
+    return other, statement.replace(f'"{name}"', f'"{other}"').replace('sim."default"', '"C"')
+
+
 def with_collation(sql_type: SqlType, collation: str) -> SqlType:
     """Return the type with a collation."""
     return replace(sql_type, collation=collation)
