@@ -402,11 +402,11 @@ def test_null_and_empty_differ(both: BothSides) -> None:
     assert {(one.kind, one.key) for one in result.named} == {
         ("different", f"({key})")
         for key in made
-        if held(both.source, made[key]) != held(both.target, changed[key])
+        if stored_text(both.source, made[key]) != stored_text(both.target, changed[key])
     }
 
 
-def held(place: Place, text: str | None) -> str | None:
+def stored_text(place: Place, text: str | None) -> str | None:
     """Return what a server holds of a text."""
     return (text or None) if place.url.startswith("oracle:") else text
 
