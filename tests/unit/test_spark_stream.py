@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -272,3 +274,15 @@ def test_a_schema_of_the_user_must_be_that_of_the_log(tmp_path: Path) -> None:
         del schema.names[-1]
         with pytest.raises(SchemaGiven):
             source.reader(schema)
+
+
+def test_a_worker_prints_no_log_lines() -> None:
+    """Spark's Python workers share the program's output, which has no line of penstock's log."""
+    program = (
+        "import structlog; from penstock.spark.source import CktSource; CktSource({}); "
+        "structlog.get_logger().info('consumer registered')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout + done.stderr == ""

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import DataType, StructType
 
+from penstock.control.pipeline.diagnostics import keep_quiet
 from penstock.control.status.log_view import find_log, read_log
 from penstock.log.change_tables import ChangeShape
 from penstock.log.changes import ChangeLog, TableNotInLog
@@ -41,6 +42,7 @@ class CktSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         """Keep the options."""
         super().__init__(options)
+        keep_quiet()  # a worker of Spark would print the log lines
         self._scan: Scan | None = None
 
     @classmethod
