@@ -8,6 +8,8 @@ ALTER TABLE [dbo].[sale] WITH CHECK ADD CONSTRAINT [sale_shop] FOREIGN KEY ([sho
 ;;
 ALTER TABLE [dbo].[shop] ADD CONSTRAINT [pk_shop] PRIMARY KEY ([id])
 ;;
+ALTER TABLE [dbo].[t] ADD [more] int NOT NULL CONSTRAINT [penstock_t_more] DEFAULT (CAST(N'7' AS int)) WITH VALUES
+;;
 ALTER TABLE [dbo].[t] ADD [more] int NULL
 ;;
 ALTER TABLE [dbo].[t] ADD [more] int NULL CONSTRAINT [penstock_t_more] DEFAULT (CAST(N'7' AS int)) WITH VALUES
