@@ -31,6 +31,8 @@ UNREADABLE = {
     ("ALTER TABLE [n] ENABLE TRIGGER", SQLGLOT): "kept as a command",
     ("ALTER TABLE [n] ADD [n] TYPE NULL CONSTRAINT [n] DEFAULT", SQLGLOT): "a named default",
     ("ALTER TABLE [n] ADD [n] TYPE NULL CONSTRAINT [n] DEFAULT", SQLFLUFF): "WITH VALUES",
+    ("ALTER TABLE [n] ADD [n] TYPE NOT NULL CONSTRAINT [n] DEFAULT", SQLFLUFF): "WITH VALUES",
+    ("ALTER TABLE [n] ADD [n] TYPE NOT NULL CONSTRAINT [n] DEFAULT", SQLGLOT): "a named default",
     ("ALTER TABLE [n] ADD CONSTRAINT [n] DEFAULT", SQLGLOT): "kept as a command",
     ("SELECT @@TRANCOUNT ; DECLARE @Column_Names", SQLGLOT): "the driver's: text behind OUTPUT",
     ("SET IDENTITY_INSERT", SQLGLOT): "kept as a command",
