@@ -19,6 +19,8 @@ from plugins.postgres import Server
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-servers.md"
 PASSWORD = "of this test"
+# Numbers of the page's SQL blocks for source and target. Not SQL Server's and Oracle's.
+POSTGRES, MYSQL = (0, 4), (1, 5)
 
 
 def statements(block: int) -> Iterator[str]:
@@ -47,10 +49,10 @@ def test_rights_at_postgresql(own_postgres: Server, tmp_path: Path) -> None:
     with psycopg.connect(source, autocommit=True) as connection:
         connection.execute("create table orders (id int primary key)")
         connection.execute("create table items (id int primary key)")
-        for statement in statements(0):
+        for statement in statements(POSTGRES[0]):
             connection.execute(statement.encode())
     with psycopg.connect(target, autocommit=True) as connection:
-        for statement in statements(2):
+        for statement in statements(POSTGRES[1]):
             connection.execute(statement.encode())
     config = pipeline(tmp_path, url_for(source, "repl"), url_for(target, "loader"))
     assert errors(config) == []
@@ -64,7 +66,7 @@ def test_rights_at_mysql_and_mariadb(mysql: MySQLServer, mysql_url: str, tmp_pat
     mysql.execute("drop database if exists wirekite")  # of another test on this server
     mysql.execute("create table orders (id int primary key)", source)
     try:
-        for block, database in ((1, source), (3, target)):
+        for block, database in zip(MYSQL, (source, target), strict=True):
             for statement in statements(block):
                 text = statement.replace("shop.*", f"`{database}`.*")
                 if mysql.is_mariadb:
