@@ -72,7 +72,7 @@ def test_no_point_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("source", "target", "chains"),
     [
-        pytest.param(ORACLE, POSTGRES, SOME, id="some"),
+        pytest.param(ORACLE, POSTGRES, SOME, id="some", marks=pytest.mark.long),
         pytest.param(ORACLE, POSTGRES, WHOLE, id="oracle-postgres", marks=pytest.mark.long),
         pytest.param(POSTGRES, ORACLE, (SOME[0][:4], LOAD_CHAIN), id="postgres-oracle",
                      marks=pytest.mark.long),
