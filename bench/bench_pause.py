@@ -7,7 +7,7 @@ the same changes and a pipeline that was not stopped, from the last commit on.
 
 Estimate: 500,000 changes of W are a backlog of some 4 s on two cores (docs/performance.md), and a
 pause adds nothing to that. The first round of each kind, and one that takes more than twice the
-fastest, is printed with the states of both halves.
+fastest, is printed with the states of extractor and loader.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KINDS = (NOTHING, "all", "extract", "load", SENDER)
 
 
 class States:
-    """Lines about the states of both halves while a with block runs: one at each change."""
+    """Lines about the states of extractor and loader in a with block: one at each change."""
 
     def __init__(self, run: Path) -> None:
         """Store the folder of the reports."""

@@ -140,7 +140,7 @@ def change_rows(
 def change_table(
     status: Status, log_rate: float | None, applied_rate: float | None, *, is_loading: bool
 ) -> Table:
-    """Return the figures of both halves below each other. is_loading: only the log has some."""
+    """Return the figures of extraction and load. is_loading: only the log has some."""
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
     table.add_column("", style="dim", no_wrap=True, min_width=LABEL_WIDTH)
     for heading in ("rows", "transactions", "rows/s"):
