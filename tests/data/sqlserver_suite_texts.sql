@@ -14,5 +14,7 @@ SELECT sys.fn_cdc_get_min_lsn(N'dbo_c_gated'), sys.fn_cdc_get_min_lsn(N'dbo_c_op
 ;;
 select count(*) /* slow */ from dbo.t as a, dbo.t as b, dbo.t as c where c.id <= 40
 ;;
+select id from dbo.t where 1 = 1
+;;
 select id, v from dbo.t where true
 ;;

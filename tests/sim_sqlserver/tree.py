@@ -322,6 +322,8 @@ def _node(node: exp.Expression, names: Names) -> Any:
     if isinstance(node, exp.Escape):
         node.this.append("expressions", node.expression)
         return node.this
+    if isinstance(node, exp.Exists) and isinstance(node.this, exp.Intersect):
+        return _hash_same_rows(node)
     if isinstance(node, exp.Like):
         return exp.Anonymous(this="ms_like", expressions=[node.this, node.expression])
     if isinstance(node, exp.Column) and not node.table and node.name == "default":
@@ -329,6 +331,26 @@ def _node(node: exp.Expression, names: Names) -> Any:
     if isinstance(node, exp.Count) and isinstance(node.parent, exp.Expression):
         node.set("big_int", None)
     return node
+
+
+def _hash_same_rows(node: exp.Exists) -> exp.Expression:
+    """Return EXISTS (SELECT row INTERSECT SELECT row) with an equality of hashes before it.
+
+    PostgreSQL joins by an equality that it can hash; SQL Server does it by the values themselves.
+    """
+    sides = [node.this.this, node.this.expression]
+    if not all(isinstance(side, exp.Select) and not side.args.get("from_") for side in sides):
+        return node
+    left, right = (
+        exp.Anonymous(
+            this="sim.hash_row",
+            expressions=[
+                exp.Anonymous(this="ROW", expressions=[item.copy() for item in side.expressions])
+            ],
+        )
+        for side in sides
+    )
+    return exp.Paren(this=exp.and_(exp.EQ(this=left, expression=right), node))
 
 
 def _identifier(node: exp.Identifier, names: Names) -> Any:

@@ -140,6 +140,13 @@ create function simfn.ms_hashbytes(kind text, value text) returns bytea language
     as 'select simfn.ms_hashbytes(kind, convert_to(value, ''UTF8''))';
 create function simfn.ms_hashbytes(kind text, value bpchar) returns bytea language sql immutable strict
     as 'select simfn.ms_hashbytes(kind, convert_to(value::text, ''UTF8''))';
+-- The hash of a row; the same for all rows if a type in it has no hash.
+create function sim.hash_row(value record) returns bigint language plpgsql immutable as $$
+begin
+    return hash_record_extended(value, 0);
+exception when undefined_function then
+    return 0;
+end $$;
 create function sim.utf16(value text) returns bytea language plpgsql immutable strict as $$
 declare out bytea := ''; code int; i int;
 begin
