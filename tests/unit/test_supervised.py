@@ -195,7 +195,50 @@ def command(**_):
     print("went on")
 
 entry.cli.main = command
-entry.run_guarded(["run", "shop.toml", "--json"])
+sys.argv = ["penstock", "run", "shop.toml", "--json"]
+entry.main()
+"""
+
+# What a program of a user does that runs pipelines with `penstock.Pipeline`.
+USERS_PROGRAM = """
+import signal, threading, time
+from penstock.control.pipeline.actions import StopRequest, stop_on_signals
+from penstock.host import supervised
+from penstock.host.retry import Backoff
+
+supervised.END_WITHIN_S = 0.1
+signal.signal(signal.SIGTERM, lambda *_: print("a signal", flush=True))
+fails = lambda: supervised.SupervisedThread(
+    "worker", lambda: 1 / 0, wait=time.sleep, tries=Backoff(first_s=0.01, attempts=2)
+)
+
+def run(stop):
+    with stop_on_signals(stop):
+        assert stop.wait(30)
+
+def run_in_thread():
+    try:
+        run(StopRequest())
+    except supervised.ThreadFailed:
+        print("a run in a thread ended", flush=True)
+
+other = threading.Thread(target=run_in_thread)
+other.start()
+time.sleep(0.2)
+try:
+    fails().start()
+    run(StopRequest())
+except supervised.ThreadFailed:
+    print("a run ended", flush=True)
+other.join()
+time.sleep(0.3)
+stop = StopRequest()
+stop.ask()
+run(stop)
+worker = fails()
+worker.start()
+worker.join()
+print("went on:", type(worker.error).__name__, flush=True)
 """
 
 
@@ -216,6 +259,20 @@ def test_the_process_ends_with_an_exit_code_that_is_not_0(waits: str, within_s: 
     assert "went on" not in done.stdout
     if within_s > 1:
         assert '"code": "HS72"' in done.stderr.replace('":"', '": "')
+
+
+def test_a_program_of_a_user_goes_on() -> None:
+    """Each of its runs ends with the error; no signal is sent, and the next run is a new one."""
+    done = subprocess.run(
+        [sys.executable, "-c", USERS_PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = [line for line in done.stdout.splitlines() if line.startswith(("a ", "went on"))]
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert sorted(said) == ["a run ended", "a run in a thread ended", "went on: ThreadFailed"]
 
 
 def test_every_thread_of_src_is_supervised_or_its_errors_have_a_place_to_go() -> None:

@@ -146,6 +146,8 @@ def run_guarded(arguments: list[str]) -> None:
 def main() -> None:
     """Run the entry point `penstock`."""
     from penstock.host.process import end_with_parent
+    from penstock.host.supervised import own_process
 
+    own_process()
     end_with_parent()
     run_guarded(sys.argv[1:])

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import structlog
 
@@ -139,26 +140,57 @@ class SupervisedThread:
         return ThreadFailed(
             f"unexpected {type(failure).__name__} in the thread {self.name}: {failure}",
             hint="This is a bug in penstock: report it with what the log of this process shows. "
-            "penstock tries again, and ends the process if that does not help.",
+            "penstock tries again, and ends if that does not help.",
             thread=self.name,
         )
 
 
 _failures: list[PenstockError] = []
+_ends: list[Callable[[], object]] = []
+_is_own_process = False
+
+
+def own_process() -> None:
+    """Let failed background work end this process, because it is a command of penstock.
+
+    In a program of a user only the runs of pipelines end, each with the error.
+    """
+    global _is_own_process
+    _is_own_process = True
 
 
 def end_process(error: PenstockError) -> None:
     """Ask this process to end in order; `raise_failure` turns the error into its exit code.
 
-    A process that has not ended after END_WITHIN_S is ended at once.
+    A process that has not ended after END_WITHIN_S is ended at once. A process that is not ours
+    goes on: `end_on_failure` ends its runs.
     """
-    if _failures:
+    if _failures or not (_is_own_process or _ends):
         return
     _failures.append(error)
-    hurried = threading.Timer(END_WITHIN_S, os._exit, (EXIT_CODE,))
-    hurried.daemon = True
-    hurried.start()
-    os.kill(os.getpid(), signal.SIGTERM)
+    if _is_own_process:
+        hurried = threading.Timer(END_WITHIN_S, os._exit, (EXIT_CODE,))
+        hurried.daemon = True
+        hurried.start()
+        os.kill(os.getpid(), signal.SIGTERM)
+    for end in tuple(_ends):
+        end()
+
+
+@contextmanager
+def end_on_failure(end: Callable[[], object]) -> Iterator[None]:
+    """Call `end` if background work fails while the block runs, and raise its error afterwards.
+
+    end: called in any thread.
+    """
+    _ends.append(end)
+    try:
+        yield
+        raise_failure()
+    finally:
+        _ends.remove(end)
+        if not _ends and not _is_own_process:
+            _failures.clear()
 
 
 def raise_failure() -> None:

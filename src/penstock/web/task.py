@@ -25,6 +25,7 @@ from penstock.control.verify.compare import CompareProgress
 from penstock.control.verify.verify import verify
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.process import end_with_parent
+from penstock.host.supervised import own_process
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 
@@ -95,6 +96,7 @@ def main(arguments: list[str]) -> int:
     stop = StopRequest()
     obey_signals(stop)
     end_with_parent()
+    own_process()
     configure_diagnostics(verbose=False)
     try:
         config = load_config(Path(path))

@@ -19,7 +19,7 @@ import structlog
 from penstock.extract.report import ControlGate
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectFailed, ConnectionLost, StatementInterrupted
-from penstock.host.supervised import raise_failure
+from penstock.host.supervised import end_on_failure
 from penstock.ports.config import Config
 from penstock.ports.progress import Progress, open_progress
 
@@ -60,8 +60,8 @@ class StopRequest:
 def stop_on_signals(stop: StopRequest, *, hurry: bool = True) -> Iterator[None]:
     """Turn SIGINT and SIGTERM into `stop` while the block runs.
 
-    Raises the error of a thread that has ended the process (`host.supervised`). Python gives
-    signals to the main thread only: in another one they stay as they are.
+    Asks for the end if background work fails, too, and raises its error (`host.supervised`).
+    Python gives signals to the main thread only: in another one they stay as they are.
 
     hurry: the second signal ends the process at once, with exit code 130: everything on disk is
     safe at any moment, so that costs only the work since the last flush point or batch.
@@ -76,8 +76,8 @@ def stop_on_signals(stop: StopRequest, *, hurry: bool = True) -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
     before = [signal.signal(number, on_signal) for number in numbers]
     try:
-        yield
-        raise_failure()
+        with end_on_failure(stop.ask):
+            yield
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
