@@ -57,18 +57,21 @@ class Half:
         self._file = file
         self._process: subprocess.Popen[bytes] | None = None
         self._log = file.parent / f"{command}.out"
-        self.once = Path(tempfile.mkdtemp(prefix=f"once-{command}-", dir=file.parent))
+        self.once = self._make_once()
         """Folder where a fault that has happened leaves a file, see PENSTOCK_FAULT_ONCE."""
         self.start_count = 0
+
+    def _make_once(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix=f"once-{self.command}-", dir=self._file.parent))
 
     def start(self, fault: str = "") -> None:
         """Start the process; fault: as in PENSTOCK_FAULT, once in it and its workers.
 
-        Without a fault, an earlier one does not happen again in executors that outlive it.
+        The folder of an earlier fault stays as it is: workers that outlive their process neither
+        repeat that fault nor are taken for this process.
         """
         if fault:
-            for told in self.once.iterdir():
-                told.unlink()
+            self.once = self._make_once()
         faulty = {"PENSTOCK_FAULT": fault, "PENSTOCK_FAULT_ONCE": str(self.once)}
         with self._log.open("ab") as out:
             self._process = subprocess.Popen(
@@ -378,7 +381,7 @@ class BankPipeline:
         if not reached:
             half.kill()
         elif _is_fatal(point):
-            code = half.finish(5.0)
+            code = half.finish(DEATH_TIMEOUT_S)
             assert code == -signal.SIGKILL, f"{point}: ended with {code}: {half.read_output()}"
         return reached
 
