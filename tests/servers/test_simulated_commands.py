@@ -40,6 +40,7 @@ class Facts:
         target_choices: Those of a target for PostgreSQL's table with a time.
         planned: Statement that creates a table `a` of some types.
         types: The types of its columns in PostgreSQL.
+        of_public: The target's schema of PostgreSQL's schema `public`.
         begins: Beginnings of the types that a target gives to numeric(12,2) and jsonb.
         left: Query of what a copy has left at the target.
     """
@@ -50,6 +51,7 @@ class Facts:
     target_choices: Mapping[str, str]
     planned: str
     types: Mapping[str, str]
+    of_public: str
     begins: Mapping[str, str]
     left: str
 
@@ -70,6 +72,7 @@ FACTS = {
             "g": "uuid",
             "t": "time(3) without time zone",
         },
+        of_public="dbo",
         begins={"n": "decimal(12,2)", "j": "nvarchar(max)"},
         left="select 1 where schema_id('wirekite') is not null",
     ),
@@ -87,6 +90,7 @@ FACTS = {
             "r": "bytea",
             "t": "timestamp(3) without time zone",
         },
+        of_public="C##PENSTOCK",
         begins={"n": "NUMBER(12,2)", "j": "CLOB"},
         left="SELECT 1 FROM ALL_USERS WHERE USERNAME = 'WIREKITE'",
     ),
@@ -143,7 +147,8 @@ def test_a_pipeline_file_is_written(
     ran = penstock("init", source.url, target.url, "--file", path, "--json")
     assert ran.code == 0, ran.err
     written = path.read_text()
-    assert f'"{source.namespace}" = "{target.namespace}"' in written
+    namespace = target.namespace if is_source else facts.of_public
+    assert f'"{source.namespace}" = "{namespace}"' in written
     assert f"{source.namespace}.orders" in ran.result["tables"]
     passwords = [unquote(urlsplit(one.url).password or "") for one in (source, target)]
     assert not [one for one in passwords if one and f":{one}@" in written]
