@@ -545,3 +545,5 @@ CREATE TABLE "WIREKITE"."bag_wkm" (
 ;;
 ALTER TABLE "SHOP"."LATE" ADD SUPPLEMENTAL LOG DATA (ALL) COLUMNS
 ;;
+select log_id from wirekite.wirekite_log
+;;
