@@ -35,7 +35,7 @@ from plugins.mysql import GTID_SETTINGS, KINDS, MySQLServer, kinds
 # Against hanging only: a backlog waits for it, and a simulated server may be far behind its bank.
 END_TIMEOUT_S = 600.0
 DEATH_TIMEOUT_S = 60.0
-READY_TIMEOUT_S = 120.0
+READY_TIMEOUT_S = 300.0
 # The other half may be killed repeatedly meanwhile, each time before it closes a segment.
 SEGMENTS_TIMEOUT_S = 400.0
 POLL_S = 0.03
