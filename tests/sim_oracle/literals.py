@@ -236,10 +236,11 @@ def internal_float(kind: str, value: float) -> bytes:
 
 def internal_interval(value: int | timedelta) -> bytes:
     """Return 5 bytes of months, or the 11 of days to nanoseconds; each part has the sign."""
-    sign = -1 if value < type(value)(0) else 1
     if isinstance(value, int):
+        sign = -1 if value < 0 else 1
         years, months = divmod(abs(value), 12)
         return (2**31 + sign * years).to_bytes(4, "big") + bytes([60 + sign * months])
+    sign = -1 if value < timedelta(0) else 1
     value = abs(value)
     hours, rest = divmod(value.seconds, 3600)
     clock = (hours, *divmod(rest, 60))
