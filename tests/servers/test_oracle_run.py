@@ -16,7 +16,7 @@ from harness.servers.engines import FIRST, new_place
 from plugins.mysql import kinds
 from plugins.shared import SharedServers
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(2400)]
 LAKES = ("delta", "iceberg")
 PAIRS = (
     ("oracle", FIRST),

@@ -21,7 +21,7 @@ from harness.servers.sqlserver_place import SQLServerPlace
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.running import processes
 
-WITHIN_S = 300.0
+WITHIN_S = 600.0  # against hanging only
 LOOK_S = 0.5
 ROWS = 2000
 LARGE = "large " * 20_000
