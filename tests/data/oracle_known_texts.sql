@@ -547,3 +547,21 @@ ALTER TABLE "SHOP"."LATE" ADD SUPPLEMENTAL LOG DATA (ALL) COLUMNS
 ;;
 select log_id from wirekite.wirekite_log
 ;;
+select coalesce(sum(restarts), 0) from wirekite.wirekite_progress
+;;
+SELECT source, mark, start_time, finish_time
+    FROM wirekite.wirekite_progress
+    WHERE operation = 'CE'
+    ORDER BY start_time DESC
+    FETCH FIRST 5 ROWS ONLY
+;;
+CREATE TABLE "C##PENSTOCK"."orders" (
+    "id" NUMBER(10) NOT NULL,
+    "note" VARCHAR2(20 CHAR) NULL,
+    "big" CLOB NULL
+)
+;;
+SELECT table_name, column_name, data_default
+      FROM all_tab_cols
+     WHERE owner = :owner AND hidden_column = 'NO' AND nullable = 'N'
+;;
