@@ -96,7 +96,7 @@ FACTS = {
         of_public="C##PENSTOCK",
         begins={"n": "NUMBER(12,2)", "j": "CLOB"},
         copied='"C##PENSTOCK"."orders"',
-        left="SELECT 1 FROM ALL_USERS WHERE USERNAME = 'WIREKITE'",
+        left="SELECT TABLE_NAME FROM ALL_TABLES WHERE OWNER = 'WIREKITE'",
     ),
 }
 
@@ -201,7 +201,7 @@ def test_a_plan_has_the_types_of_the_other_side(
 def test_tables_are_copied_without_a_file(
     places: tuple[Place, Place], engine: str, tmp_path: Path, *, is_source: bool
 ) -> None:
-    """Only the rows stay: no schema wirekite; a table with rows is left as it is."""
+    """Only the rows stay, and nothing of penstock's; a table with rows is left as it is."""
     source, target = places if is_source else reversed(places)
     source.run(TABLE, ROWS)
     name = f"{source.namespace}.orders"
