@@ -31,6 +31,7 @@ from harness.servers.oracle_place import OraclePlace
 from harness.servers.sqlserver_embedded import EmbeddedSQLServer
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from plugins.mysql import GTID_SETTINGS, KINDS, MySQLServer, kinds
+from sim_oracle.texts import KnownTexts
 
 # Against hanging only: a backlog waits for it, and a simulated server may be far behind its bank.
 END_TIMEOUT_S = 600.0
@@ -169,7 +170,9 @@ def make_server(
     if kind == SQLSERVER:
         return EmbeddedSQLServer()
     if kind == ORACLE:
-        return OraclePlace()
+        place = OraclePlace()
+        place.server.texts = KnownTexts(None)  # other tests look at the texts that are sent
+        return place
     every = {**GTID_SETTINGS[kind], **CRASH_SAFE, **(settings or {})}
     return KINDS[kind](settings=every, basedir=kinds().get(kind))
 
