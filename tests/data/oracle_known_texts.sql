@@ -543,3 +543,83 @@ CREATE TABLE "WIREKITE"."bag_wkm" (
     "wk$stamp" NUMBER(19) NULL
 )
 ;;
+ALTER TABLE "SHOP"."LATE" ADD SUPPLEMENTAL LOG DATA (ALL) COLUMNS
+;;
+select log_id from wirekite.wirekite_log
+;;
+select coalesce(sum(restarts), 0) from wirekite.wirekite_progress
+;;
+SELECT source, mark, start_time, finish_time
+    FROM wirekite.wirekite_progress
+    WHERE operation = 'CE'
+    ORDER BY start_time DESC
+    FETCH FIRST 5 ROWS ONLY
+;;
+CREATE TABLE "C##PENSTOCK"."orders" (
+    "id" NUMBER(10) NOT NULL,
+    "note" VARCHAR2(20 CHAR) NULL,
+    "big" CLOB NULL
+)
+;;
+SELECT table_name, column_name, data_default
+      FROM all_tab_cols
+     WHERE owner = :owner AND hidden_column = 'NO' AND nullable = 'N'
+;;
+CREATE TABLE "SHOP"."item" (
+    "id" NUMBER(10) NOT NULL,
+    "n" NUMBER(10) NULL,
+    "name" VARCHAR2(40 CHAR) NULL,
+    "body" CLOB NULL
+)
+;;
+CREATE TABLE "WIREKITE"."item_wkm" (
+    "wk$n" NUMBER(19) NULL,
+    "wk$absent" VARCHAR2(1000 BYTE) NULL,
+    "wk$key1" NUMBER(10) NULL,
+    "id" NUMBER(10) NULL,
+    "n" NUMBER(10) NULL,
+    "name" VARCHAR2(4000 BYTE) NULL,
+    "body" CLOB NULL,
+    "wk$stamp" NUMBER(19) NULL
+)
+;;
+MERGE INTO "SHOP"."item" t
+USING (SELECT m.* FROM "WIREKITE"."item_wkm" m WHERE m."wk$n" > 0) m
+   ON (t."id" = m."id")
+ WHEN MATCHED THEN UPDATE SET t."n" = m."n", t."name" = m."name", t."body" = m."body"
+ WHEN NOT MATCHED THEN INSERT ("id", "n", "name", "body") VALUES (m."id", m."n", m."name", m."body")
+;;
+INSERT INTO "SHOP"."bag" ("a", "v")
+SELECT m."a", m."v"
+  FROM "WIREKITE"."bag_wkmb" m
+ CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b1
+ CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b2
+ WHERE m."wk$n" > 0 AND BITAND(m."wk$n", 4) = 4
+;;
+INSERT INTO "SHOP"."bag" ("a", "v")
+SELECT m."a", m."v"
+  FROM "WIREKITE"."bag_wkmb" m
+ CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b1
+ CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b2
+ CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b3
+ WHERE m."wk$n" > 0 AND BITAND(m."wk$n", 8) = 8
+;;
+INSERT INTO "SHOP"."bag" ("a", "v")
+SELECT m."a", m."v"
+  FROM "WIREKITE"."bag_wkmb" m
+ CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b1
+ CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b2
+ CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b3
+ CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b4
+ WHERE m."wk$n" > 0 AND BITAND(m."wk$n", 16) = 16
+;;
+INSERT INTO "SHOP"."bag" ("a", "v")
+SELECT m."a", m."v"
+  FROM "WIREKITE"."bag_wkmb" m
+ CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b1
+ CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b2
+ CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b3
+ CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b4
+ CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b5
+ WHERE m."wk$n" > 0 AND BITAND(m."wk$n", 32) = 32
+;;

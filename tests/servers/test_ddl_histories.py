@@ -96,7 +96,7 @@ def test_a_side_of_oracle_is_equal_at_the_end(
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("target", LAKES)
-@pytest.mark.parametrize("source", KINDS)
+@pytest.mark.parametrize("source", [*KINDS, pytest.param(ORACLE, marks=pytest.mark.long)])
 def test_source_and_lake_are_equal_at_the_end(
     source: str, target: str, shared_servers: SharedServers, postgres_version: int, tmp_path: Path
 ) -> None:

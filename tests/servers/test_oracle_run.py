@@ -11,13 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from harness.pipelines.item_shop import Shop, check_through_kills
+from harness.pipelines.item_shop import LakePlace, Shop, check_through_kills
 from harness.servers.engines import FIRST, new_place
 from plugins.mysql import kinds
 from plugins.shared import SharedServers
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
-PAIRS = (("oracle", FIRST), (FIRST, "oracle"), *(("oracle", kind) for kind in kinds()))
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(2400)]
+LAKES = ("delta", "iceberg")
+PAIRS = (
+    ("oracle", FIRST),
+    (FIRST, "oracle"),
+    *(("oracle", kind) for kind in (*kinds(), *LAKES)),
+    *((kind, "oracle") for kind in kinds()),
+)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +38,11 @@ def test_rows_and_changes_arrive_through_kills(
 ) -> None:
     """After SIGKILL of the loader and of the extractor, no row is missing or there twice."""
     with ExitStack() as stack:
-        places = [stack.enter_context(new_place(shared_servers, one)) for one in (source, target)]
-        check_through_kills(Shop(tmp_path, *places))
-        places[0].forget_log()
+        origin = stack.enter_context(new_place(shared_servers, source))
+        copy = (
+            LakePlace(target, tmp_path, origin.namespace)
+            if target in LAKES
+            else stack.enter_context(new_place(shared_servers, target))
+        )
+        check_through_kills(Shop(tmp_path, origin, copy))
+        origin.forget_log()

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from harness.pipelines.end_to_end import LIVELY, Process
+from harness.pipelines.end_to_end import Process
+from harness.pipelines.late_table import follow_late, is_following
 from harness.pipelines.pipeline import Ran, penstock, write_pipeline
-from harness.servers.engines import FIRST, Place, new_place
+from harness.servers.engines import FIRST, new_place
 from harness.servers.sqlserver_place import SQLServerPlace
 from plugins.shared import SharedServers
 from plugins.sqlserver import SimServer, shared_server
@@ -167,7 +168,7 @@ def test_a_table_added_while_the_extractor_runs_is_in_the_log(shop: Shop) -> Non
         shop.make_table("late")
         ran = shop.add("late", "--enable")
         assert ran.code == 0, ran.err
-        run.until(lambda: is_following(shop), "it is followed")
+        run.until(lambda: is_following(shop.path, "dbo.late"), "it is followed")
         run.until(lambda: "late" in insert_and_read_log(shop, "late"), "the log has its changes")
         run.stop()
 
@@ -189,55 +190,7 @@ def test_an_enabled_table_is_copied_and_followed(
 ) -> None:
     """Rows from before, between and after the command are in the target; nothing is restarted."""
     server = shared_server(shared_servers)
-    with new_place(shared_servers, FIRST) as target:
-        shop = Shop(server, tmp_path)
-        try:
-            shop.path = write_pipeline(
-                tmp_path,
-                shop.place.url,
-                target.url,
-                tables=["dbo.item"],
-                sections={
-                    "target.map": {"dbo": "public"},
-                    "changeExtractor": LIVELY,
-                    "spark": {"master": "local[2]"},
-                },
-            )
-            shop.place.run("insert into item values (1, 1)")
-            follow_late(shop, target)
-        finally:
-            shop.place.drop()
-
-
-def follow_late(shop: Shop, target: Place) -> None:
-    """Run the pipeline, add a table while it runs, and wait for its rows."""
-
-    def write(*statements: str) -> None:
-        for one in statements:
-            shop.server.execute(one, shop.database)
-
-    def rows(table: str) -> list[tuple[Any, ...]]:
-        return sorted(target.run(f"select * from {table}"))
-
-    with Process(shop.path) as run:
-        has_item = "select count(*) from pg_class where relname = 'item'"
-        run.until(lambda: target.run(has_item)[0][0] > 0, "the target table exists", 300)
-        run.until(lambda: rows("item") == [(1, 1)], "the first rows are there", 300)
-        shop.make_table("late")
-        write("insert into dbo.late values (1, 1), (2, 2), (3, 3)")
-        ran = shop.add("late", "--enable")
-        assert ran.code == 0, ran.err
-        write("insert into dbo.late values (4, 4)", "update dbo.late set n = 9 where id = 1")
-        run.until(lambda: is_following(shop), "it is followed", 300)
-        write("delete from dbo.late where id = 2", "update dbo.item set n = 5")
-        wanted = [(1, 9), (3, 3), (4, 4)]
-        run.until(lambda: rows("late") == wanted, "all its rows are there", 300)
-        run.until(lambda: rows("item") == [(1, 5)], "the other table goes on", 300)
-        run.stop()
-
-
-def is_following(shop: Shop) -> bool:
-    """Return whether `penstock table ls` calls the table following."""
-    ran = penstock("table", "ls", shop.path, "--json")
-    lines = [json.loads(line) for line in ran.out.splitlines()]
-    return any(one["table"] == "dbo.late" and one["state"] == "following" for one in lines)
+    with new_place(shared_servers, "sqlserver") as source, new_place(shared_servers, FIRST) as to:
+        database = source.url.rpartition("/")[2].partition("?")[0]
+        late = "CREATE TABLE dbo.late (id int PRIMARY KEY, n int)"
+        follow_late(tmp_path, source, to, lambda: server.execute(late, database))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -223,6 +224,34 @@ def internal_time(kind: str, value: datetime | NanoTime) -> bytes:
     return base + bytes([20 + sign * hours, 60 + sign * minutes])
 
 
+def internal_float(kind: str, value: float) -> bytes:
+    """Return the stored form, which sorts as the numbers do: IEEE 754 with the sign bit inverted,
+    or all bits of a negative number.
+    """
+    data = struct.pack(">f" if kind == "BINARY_FLOAT" else ">d", value)
+    if data[0] & 0x80:
+        return bytes(byte ^ 0xFF for byte in data)
+    return bytes([data[0] | 0x80]) + data[1:]
+
+
+def internal_interval(value: int | timedelta) -> bytes:
+    """Return 5 bytes of months, or the 11 of days to nanoseconds; each part has the sign."""
+    if isinstance(value, int):
+        sign = -1 if value < 0 else 1
+        years, months = divmod(abs(value), 12)
+        return (2**31 + sign * years).to_bytes(4, "big") + bytes([60 + sign * months])
+    sign = -1 if value < timedelta(0) else 1
+    value = abs(value)
+    hours, rest = divmod(value.seconds, 3600)
+    clock = (hours, *divmod(rest, 60))
+    nanos = 2**31 + sign * value.microseconds * 1000
+    return (
+        (2**31 + sign * value.days).to_bytes(4, "big")
+        + bytes(60 + sign * part for part in clock)
+        + nanos.to_bytes(4, "big")
+    )
+
+
 def internal_literal(column: Column, value: Value) -> str:
     """Return HEXTORAW of the stored form, which a log shows without its dictionary."""
     if value is None:
@@ -236,6 +265,10 @@ def internal_literal(column: Column, value: Value) -> str:
         data = value.encode("utf-16-be" if wide else "utf-8")
     elif isinstance(value, bytes):
         data = value
+    elif column.kind in FLOATS and isinstance(value, float):
+        data = internal_float(column.kind, value)
+    elif column.kind.startswith("INTERVAL") and isinstance(value, int | timedelta):
+        data = internal_interval(value)
     else:
         return "Unsupported Type"
     return f"HEXTORAW('{data.hex()}')"

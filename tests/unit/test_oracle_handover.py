@@ -343,6 +343,9 @@ def test_tables_of_the_source(place: Place) -> None:
     assert {one.name for one in tables.present(config, ["SHOP.*"], renamed).new} == {"U"}
     assert tables.everything(place.url) == "*.*"
     assert tables.namespace(place.url, "SHOP", is_same=False) == ""
+    assert tables.namespace(place.url, "shop", is_same=False) == "SHOP"
+    assert tables.namespace(place.url, "shop", is_same=True) == ""
+    assert tables.namespace("oracle://loader:x@h/s", "public", is_same=False) == "LOADER"
     assert tables.shift(config) == 0
     assert tables.server_of(place.url).engine.value == "oracle"
 

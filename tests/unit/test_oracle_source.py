@@ -555,6 +555,50 @@ def test_rows_before_and_between_statements(database: Database, open_log: Open) 
     ]
 
 
+PLAIN_VALUES: dict[str, tuple[Any, ...]] = {
+    "NUMBER(12,2)": (Decimal("-1234.5"), Decimal(0)),
+    "BINARY_FLOAT": (1.5, -0.25),
+    "BINARY_DOUBLE": (0.0, -2.25),
+    "VARCHAR2(20)": ("it's", "é"),
+    "NVARCHAR2(20)": ("😀", "n"),
+    "CHAR(3)": ("abc", "d  "),
+    "RAW(5)": (b"\0\xff", b"a"),
+    "DATE": tuple(map(datetime.fromisoformat, ("2020-02-29 12:34:56", "1000-01-01"))),
+    "TIMESTAMP(6)": tuple(
+        map(datetime.fromisoformat, ("2020-02-29 01:02:03.456789", "1969-12-31 23:59:00"))
+    ),
+    "INTERVAL YEAR(4) TO MONTH": (147, -13),
+    "INTERVAL DAY(4) TO SECOND(6)": (
+        timedelta(days=1, hours=2, seconds=3.25), timedelta(seconds=-1.5),
+    ),
+}  # fmt: skip
+
+
+def test_every_type_before_a_statement(database: Database, open_log: Open) -> None:
+    """A value comes in the server's internal form then, and is the one that comes afterwards."""
+    names = [f"C{number}" for number in range(len(PLAIN_VALUES))]
+    columns = {"ID": "NUMBER(10)", **dict(zip(names, PLAIN_VALUES, strict=True))}
+    table = database.add_table("SHOP", "EVERY", columns, key=["ID"])
+    log = open_log()
+
+    def write(first: int) -> None:
+        for place in (0, 1):
+            values = [given[place] for given in PLAIN_VALUES.values()]
+            transaction = database.begin()
+            transaction.insert(
+                table, {"ID": first + place, **dict(zip(names, values, strict=True))}
+            )
+            transaction.commit()
+
+    write(1)
+    database.add_column(table, "MORE", "NUMBER(1)")
+    write(11)
+    log.catch_up()
+    before, after = rows(log)[:2], rows(log)[2:]
+    assert [len(row) for row in before] == [len(columns) + 1] * 2
+    assert [row[2:] for row in before] == [row[2:-1] for row in after]
+
+
 def test_a_column_that_was_dropped(database: Database, open_log: Open) -> None:
     """The columns behind it stay what they are, though the server gives them other numbers."""
     log, table = open_log(), database.table("SHOP", "T")

@@ -378,6 +378,11 @@ def test_columns_are_named(text: str, named: str) -> None:
         ('delete from "S"."T" where "COL 3" = HEXTORAW(\'787e01020405\')', Reason.IMAGE),
         ('delete from "S"."T" where "COL 3" = HEXTORAW(\'787e0d02040506\')', Reason.IMAGE),
         ('delete from "S"."T" where "COL 1" = HEXTORAW(\'c\')', Reason.IMAGE),
+        ('delete from "S"."T" where "COL 1" = Unsupported Type', Reason.IMAGE),
+        (
+            'update "S"."T" set "COL 2" = Unsupported Type where "COL 1" = HEXTORAW(\'c108\')',
+            Reason.IMAGE,
+        ),
         ('delete from "S"."T" where "COL 1" = \'\ud800\'', Reason.TEXT),
         ('delete from "S"."T"', Reason.UNLOGGED),
     ],
@@ -409,7 +414,7 @@ def test_other_statements_are_refused(text: str, reason: Reason) -> None:
         ("INTERVAL YEAR TO MONTH", "800000013f", "TO_YMINTERVAL('+1-03')"),
         ("INTERVAL DAY TO SECOND", "80000005403f3e875bca00",
          "TO_DSINTERVAL('+5 04:03:02.123456000')"),
-        ("ROWID", "0001", "Unsupported Type"),
+        ("BLOB", "0001", "Unsupported Type"),
     ],
 )  # fmt: skip
 def test_internal_values_are_printed(type_text: str, data: str, literal: str) -> None:
@@ -425,3 +430,5 @@ def test_a_local_time_needs_the_zone_of_the_database() -> None:
         print_internal(bytes.fromhex("787e0102040506"), kind, LAG)
     with pytest.raises(Malformed):
         print_internal(bytes.fromhex("bfc0"), parse_type("BINARY_FLOAT"), LAG)
+    with pytest.raises(Malformed):
+        print_internal(bytes.fromhex("0001"), parse_type("ROWID"), LAG)

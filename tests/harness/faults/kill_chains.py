@@ -5,7 +5,7 @@ Not here: the tests, and points of a single engine, which only its tests know.
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from harness.faults.kills import BankPipeline, Half
@@ -118,15 +118,11 @@ def kill_both_along(
     with BankPipeline(folder, 1, source=source, target=target, sections=small) as pipeline:
         links.enable(pipeline.directory / "cdc" / "lake")  # so that a consumer gets its links
         pipeline.start()
-        missed: dict[str, list[str]] = {}
-
-        def load_dies() -> None:
-            missed["load"] = kill_along(pipeline, pipeline.load, chains[1])
-
-        beside = threading.Thread(target=load_dies)
-        beside.start()
-        missed["extract"] = kill_along(pipeline, pipeline.extract, chains[0])
-        beside.join()
+        missed = {}
+        with ThreadPoolExecutor(1) as beside:
+            load = beside.submit(kill_along, pipeline, pipeline.load, chains[1])
+            missed["extract"] = kill_along(pipeline, pipeline.extract, chains[0])
+            missed["load"] = load.result()  # with the error that ended it, if one did
         pipeline.check_books()
         pipeline.configure(sections={"changeLoader": {"maxFilesPerBatch": 30}})
         pipeline.finish()

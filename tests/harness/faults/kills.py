@@ -31,11 +31,12 @@ from harness.servers.oracle_place import OraclePlace
 from harness.servers.sqlserver_embedded import EmbeddedSQLServer
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from plugins.mysql import GTID_SETTINGS, KINDS, MySQLServer, kinds
+from sim_oracle.texts import KnownTexts
 
 # Against hanging only: a backlog waits for it, and a simulated server may be far behind its bank.
 END_TIMEOUT_S = 600.0
 DEATH_TIMEOUT_S = 60.0
-READY_TIMEOUT_S = 120.0
+READY_TIMEOUT_S = 300.0
 # The other half may be killed repeatedly meanwhile, each time before it closes a segment.
 SEGMENTS_TIMEOUT_S = 400.0
 POLL_S = 0.03
@@ -57,18 +58,21 @@ class Half:
         self._file = file
         self._process: subprocess.Popen[bytes] | None = None
         self._log = file.parent / f"{command}.out"
-        self.once = Path(tempfile.mkdtemp(prefix=f"once-{command}-", dir=file.parent))
+        self.once = self._make_once()
         """Folder where a fault that has happened leaves a file, see PENSTOCK_FAULT_ONCE."""
         self.start_count = 0
+
+    def _make_once(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix=f"once-{self.command}-", dir=self._file.parent))
 
     def start(self, fault: str = "") -> None:
         """Start the process; fault: as in PENSTOCK_FAULT, once in it and its workers.
 
-        Without a fault, an earlier one does not happen again in executors that outlive it.
+        The folder of an earlier fault stays as it is: workers that outlive their process neither
+        repeat that fault nor are taken for this process.
         """
         if fault:
-            for told in self.once.iterdir():
-                told.unlink()
+            self.once = self._make_once()
         faulty = {"PENSTOCK_FAULT": fault, "PENSTOCK_FAULT_ONCE": str(self.once)}
         with self._log.open("ab") as out:
             self._process = subprocess.Popen(
@@ -166,7 +170,9 @@ def make_server(
     if kind == SQLSERVER:
         return EmbeddedSQLServer()
     if kind == ORACLE:
-        return OraclePlace()
+        place = OraclePlace()
+        place.server.texts = KnownTexts(None)  # other tests look at the texts that are sent
+        return place
     every = {**GTID_SETTINGS[kind], **CRASH_SAFE, **(settings or {})}
     return KINDS[kind](settings=every, basedir=kinds().get(kind))
 
@@ -378,7 +384,7 @@ class BankPipeline:
         if not reached:
             half.kill()
         elif _is_fatal(point):
-            code = half.finish(5.0)
+            code = half.finish(DEATH_TIMEOUT_S)
             assert code == -signal.SIGKILL, f"{point}: ended with {code}: {half.read_output()}"
         return reached
 

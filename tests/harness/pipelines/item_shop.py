@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from harness.lake.readers import LakeReader, Rows, text_of
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import Ran, penstock, write_pipeline
 from harness.servers.engines import Place
@@ -20,7 +21,7 @@ from harness.servers.sqlserver_place import SQLServerPlace
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.running import processes
 
-WITHIN_S = 300.0
+WITHIN_S = 600.0  # against hanging only
 LOOK_S = 0.5
 ROWS = 2000
 LARGE = "large " * 20_000
@@ -28,10 +29,36 @@ COLUMNS = "id, n, name, body"
 TABLES = ("item", "bag")
 
 
+class LakePlace:
+    """Lake of tables in files, as another program reads it; the target of a shop.
+
+    Attributes:
+        settings: Sections of the pipeline file.
+    """
+
+    def __init__(self, kind: str, folder: Path, namespace: str) -> None:
+        """Choose the folder. kind: `delta` or `iceberg`. namespace: of the source's tables."""
+        lake = folder / "lake"
+        self.namespace = namespace
+        self.url = f"delta+file://{lake}" if kind == "delta" else "iceberg://lake/shop"
+        self.settings: dict[str, dict[str, Any]] = {
+            "target": {"batchSeconds": 0.3},
+            "spark.conf": {
+                "spark.sql.catalog.lake.type": "hadoop",
+                "spark.sql.catalog.lake.warehouse": str(lake),
+            },
+        }
+        self._reader = LakeReader(kind, lake)
+
+    def rows(self, table: str) -> Rows:
+        """Return all rows of a table as texts, in order; none while it does not exist."""
+        return self._reader.rows(self.namespace, table)
+
+
 class Shop:
     """A source with rows, an empty target, and a pipeline between them."""
 
-    def __init__(self, folder: Path, source: Place, target: Place) -> None:
+    def __init__(self, folder: Path, source: Place, target: Place | LakePlace) -> None:
         self.source, self.target = source, target
         # Oracle has no empty text: a pipeline needs a choice for one.
         self._empty = "null" if isinstance(target, OraclePlace) else "''"
@@ -49,10 +76,14 @@ class Shop:
             target.url,
             tables=[f"{source.namespace}.{name}" for name in TABLES],
             sections={
-                "target.map": {source.namespace: target.namespace},
                 "changeExtractor": LIVELY,
                 "spark": {"master": "local[2]"},
                 "target.types": {'"*"': "error"},
+                **(
+                    target.settings
+                    if isinstance(target, LakePlace)
+                    else {"target.map": {source.namespace: target.namespace}}
+                ),
             },
         )
 
@@ -64,31 +95,18 @@ class Shop:
         """Return whether both tables have the same rows, each as often. Looks have a pause."""
         time.sleep(LOOK_S)
         tables = {"item": columns, "bag": "a, v"}
-        if self._count_columns() != sum(len(one.split(",")) for one in tables.values()):
+        if isinstance(self.target, LakePlace):
+            return all(
+                as_texts(self.rows(self.source, table, listed)) == self.target.rows(table)
+                for table, listed in tables.items()
+            )
+        target = self.target
+        if _count_columns(target) != sum(len(one.split(",")) for one in tables.values()):
             return False
         return all(
-            self.rows(self.source, table, listed) == self.rows(self.target, table, listed)
+            self.rows(self.source, table, listed) == self.rows(target, table, listed)
             for table, listed in tables.items()
         )
-
-    def _count_columns(self) -> int:
-        """Return how many columns the target's tables have, as far as they exist."""
-        if isinstance(self.target, OraclePlace):
-            found = self.target.run_unchanged(
-                "SELECT COUNT(*) FROM ALL_TAB_COLS WHERE TABLE_NAME IN ('item', 'bag') "
-                f"AND OWNER = '{self.target.namespace}'"
-            )
-        elif isinstance(self.target, SQLServerPlace):
-            found = self.target.run(
-                "select count(*) from sys.columns as c join sys.tables as t "
-                "on t.object_id = c.object_id where t.name in ('item', 'bag')"
-            )
-        else:
-            found = self.target.run(
-                "select count(*) from information_schema.columns where "
-                f"table_name in ('item', 'bag') and table_schema = '{self.target.namespace}'"
-            )
-        return int(found[0][0])
 
     def change(self, first: int) -> None:
         """Change many rows in several transactions; `first`: a number that no row has."""
@@ -125,6 +143,31 @@ class Shop:
             return
         done = penstock("table", "resync", self.path, name, "--json", timeout_s=WITHIN_S)
         assert done.code == 0, (done.out, done.err)
+
+
+def _count_columns(target: Place) -> int:
+    """Return how many columns the target's tables have, as far as they exist."""
+    if isinstance(target, OraclePlace):
+        found = target.run_unchanged(
+            "SELECT COUNT(*) FROM ALL_TAB_COLS WHERE TABLE_NAME IN ('item', 'bag') "
+            f"AND OWNER = '{target.namespace}'"
+        )
+    elif isinstance(target, SQLServerPlace):
+        found = target.run(
+            "select count(*) from sys.columns as c join sys.tables as t "
+            "on t.object_id = c.object_id where t.name in ('item', 'bag')"
+        )
+    else:
+        found = target.run(
+            "select count(*) from information_schema.columns where "
+            f"table_name in ('item', 'bag') and table_schema = '{target.namespace}'"
+        )
+    return int(found[0][0])
+
+
+def as_texts(rows: Iterable[tuple[Any, ...]]) -> Rows:
+    """Return rows as `LakePlace.rows` has them."""
+    return sorted(tuple(map(text_of, row)) for row in rows)
 
 
 def _fill(table: str, row: Callable[[int], str]) -> list[str]:

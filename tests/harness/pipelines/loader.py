@@ -153,7 +153,7 @@ class Applying:
         *,
         before: int = POSITION_MAX,
         threads: int = 2,
-        after_job: str = "select 1",
+        after_job: str = "",
         place: int = 0,
     ) -> StagedBatch:
         """Apply all existing closed segments; after_job: SQL between staging and applying."""
@@ -168,7 +168,7 @@ class Applying:
         *,
         before: int = POSITION_MAX,
         threads: int = 2,
-        after_job: str = "select 1",
+        after_job: str = "",
         place: int = 0,
     ) -> StagedBatch:
         """Stage the segments without applying them."""
@@ -189,7 +189,7 @@ class Applying:
                     rows_directory=self.rows_directory,
                 ),
             )
-        session: Any = LocalSession(lambda: self.execute(after_job))
+        session: Any = LocalSession(lambda: self.execute(after_job) if after_job else None)
         return self._stager.stage(files, session, applied=self.applied, before=before, place=place)
 
     def empty_ahead(self) -> None:

@@ -131,20 +131,47 @@ CASES = {
         ignored=[(1, "a", 10), (2, "b", 20)],
     ),
 }
-_COLUMNS = (
+_OF_SQLSERVER = (
     " from sys.columns as c join sys.types as y on y.user_type_id = c.user_type_id"
-    " where c.object_id = object_id('dbo.t')"
+    " where c.object_id = object_id('dbo.t') and c.name = '{name}'"
 )
-FACTS_OF_SQLSERVER = {
-    "data_type": f"select y.name{_COLUMNS}",
-    "is_nullable": f"select case c.is_nullable when 1 then 'YES' else 'NO' end{_COLUMNS}",
+_OF_ORACLE = " FROM ALL_TAB_COLS WHERE TABLE_NAME = 't' AND COLUMN_NAME = '{name}'"
+FACTS = {
+    "sqlserver": {
+        "data_type": f"select y.name{_OF_SQLSERVER}",
+        "is_nullable": f"select case c.is_nullable when 1 then 'YES' else 'NO' end{_OF_SQLSERVER}",
+    },
+    "oracle": {
+        "data_type": f"SELECT DATA_TYPE || DATA_PRECISION{_OF_ORACLE}",
+        "is_nullable": f"SELECT CASE NULLABLE WHEN 'Y' THEN 'YES' ELSE 'NO' END{_OF_ORACLE}",
+    },
 }
-KEY_OF_SQLSERVER = (
-    "select c.name from sys.index_columns as k"
-    " join sys.indexes as i on i.object_id = k.object_id and i.index_id = k.index_id"
-    " join sys.columns as c on c.object_id = k.object_id and c.column_id = k.column_id"
-    " where i.is_primary_key = 1 and k.object_id = object_id('dbo.t') order by k.key_ordinal"
-)
+"""Facts about a column of t, for engines without an information_schema as others have it."""
+
+KEYS = {
+    "sqlserver": (
+        "select c.name from sys.index_columns as k"
+        " join sys.indexes as i on i.object_id = k.object_id and i.index_id = k.index_id"
+        " join sys.columns as c on c.object_id = k.object_id and c.column_id = k.column_id"
+        " where i.is_primary_key = 1 and k.object_id = object_id('dbo.t') order by k.key_ordinal"
+    ),
+    "oracle": (
+        "SELECT k.COLUMN_NAME FROM ALL_CONS_COLUMNS k JOIN ALL_CONSTRAINTS c"
+        " ON c.CONSTRAINT_NAME = k.CONSTRAINT_NAME AND c.OWNER = k.OWNER"
+        " WHERE c.CONSTRAINT_TYPE = 'P' AND c.TABLE_NAME = 't' ORDER BY k.POSITION"
+    ),
+}
+TYPES = {
+    "integer": "int",
+    "longtext": "text",
+    "nvarchar": "text",
+    "CLOB": "text",
+    "NUMBER5": "smallint",
+    "NUMBER10": "int",
+    "NUMBER19": "bigint",
+}
+"""Names of types as the cases have them, by those of the engines."""
+
 WITHOUT_TRUNCATE = [kind for kind in ChangeKind if kind is not ChangeKind.TRUNCATE]
 
 
@@ -152,14 +179,13 @@ def read_state(target: Applying, shown: str) -> Any:
     """Return the target's state that a case asks for."""
     if shown == "type":
         kind = column_fact(target, "data_type")
-        return {"integer": "int", "longtext": "text", "nvarchar": "text"}.get(kind, kind)
+        return TYPES.get(kind, kind)
     if shown == "null":
         return column_fact(target, "is_nullable")
     if shown == "key":
         rows = target.rows(
-            KEY_OF_SQLSERVER
-            if is_sqlserver(target)
-            else "select k.column_name from information_schema.key_column_usage as k"
+            KEYS.get(scheme_of(target))
+            or "select k.column_name from information_schema.key_column_usage as k"
             " join information_schema.table_constraints as c"
             " on c.constraint_name = k.constraint_name and c.table_name = k.table_name"
             " and c.table_schema = k.table_schema"
@@ -170,14 +196,14 @@ def read_state(target: Applying, shown: str) -> Any:
     return target.rows(shown)
 
 
-def is_sqlserver(target: Applying) -> bool:
-    """Return whether the target is SQL Server, which is asked by its own catalogue."""
-    return target.url.startswith("sqlserver:")
+def scheme_of(target: Applying) -> str:
+    """Return the scheme of the target's URL."""
+    return target.url.partition(":")[0]
 
 
 def column_word(target: Applying) -> str:
-    """Return the word after ADD that SQL Server does not have."""
-    return "" if is_sqlserver(target) else "column "
+    """Return the word after ADD that SQL Server and Oracle do not have."""
+    return "" if scheme_of(target) in FACTS else "column "
 
 
 def schema_of(target: Applying) -> str:
@@ -187,9 +213,10 @@ def schema_of(target: Applying) -> str:
 
 def column_fact(target: Applying, fact: str, name: str = "n") -> str:
     """Return a fact about a column of t."""
+    facts = FACTS.get(scheme_of(target))
     rows = target.rows(
-        f"{FACTS_OF_SQLSERVER[fact]} and c.name = '{name}'"
-        if is_sqlserver(target)
+        facts[fact].format(name=name)
+        if facts is not None
         else f"select {fact} from information_schema.columns where table_name = 't'"
         f" and table_schema = '{schema_of(target)}' and column_name = '{name}'"
     )
@@ -322,7 +349,7 @@ class Leniently:
         log.transaction(insert(build_shape(ID, number, N, version=2), 2, 5, 20))
         log.close_segment()
         settle(target, log)
-        assert target.rows("select * from t order by id") == [(1, "a", 10), (2, "5", 20)]
+        assert target.rows("select id, name, n from t order by id") == [(1, "a", 10), (2, "5", 20)]
         (note,) = record_of(target).notes
         assert "column name became integer" in note
 

@@ -32,6 +32,9 @@ from penstock.codec.oracle.values import FormatUnknown, Malformed
 
 _GENERIC = re.compile(rb"COL ([0-9]{1,5})")
 _DATE_LENGTHS = {"DATE": (7,), "TIMESTAMP": (7, 11), "TIMESTAMP WITH LOCAL TIME ZONE": (7, 11)}
+LATER_TEXT = "LM_EMPTY_STRING"
+"""Value of a long string, which rows of its own have."""
+
 UTF16_NATIONAL = "utf-16-be"
 """Encoding of NCHAR, NVARCHAR2 and NCLOB if the national character set is AL16UTF16."""
 
@@ -126,9 +129,10 @@ def _print_value(data: bytes, value: Value, kind: OracleType, known: TableColumn
         return "NULL"
     if value.kind in (ValueKind.EMPTY_CLOB, ValueKind.EMPTY_BLOB):
         return data[value.start : value.end].decode()
-    if value.kind is ValueKind.UNKNOWN:
-        return "Unsupported Type"
-    raise Defect(Reason.IMAGE, value.start)
+    text = data[value.start : value.end].decode()
+    if value.kind is ValueKind.UNKNOWN and (kind.is_large or text == LATER_TEXT):
+        return text
+    raise Defect(Reason.IMAGE, value.start)  # a value left out would be taken for an unchanged one
 
 
 def print_internal(data: bytes, kind: OracleType, known: TableColumns) -> str:
@@ -160,8 +164,9 @@ def print_internal(data: bytes, kind: OracleType, known: TableColumns) -> str:
         is_national = base.startswith("N")
         text = data.decode(known.national_encoding if is_national else known.encoding)
         return "'" + text.replace("'", "''") + "'"
-    # A large object's locator, a ROWID, or a type without a public form.
-    return "Unsupported Type"
+    if kind.is_large:
+        return "Unsupported Type"  # a locator
+    raise Malformed  # a ROWID, or a type without a public form
 
 
 def _print_moment(data: bytes, base: str, zone_offset: int | None) -> str:

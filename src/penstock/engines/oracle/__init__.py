@@ -24,6 +24,7 @@ DESCRIPTOR = Descriptor(
     parts={
         "bulk_reader": f"{_HERE}.reading.bulk_reader",
         "checks": f"{_HERE}.checks",
+        "enabling": f"{_HERE}.enable",
         "extraction": f"{_HERE}.extraction",
         "lag": f"{_HERE}.lag:OracleLagReader",
         "log_plan": f"{_HERE}.reading.read_plan:log_plan",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 import structlog
 
-from penstock.engines.oracle.connect import Connection
+from penstock.engines.oracle.connect import Connection, quote
 from penstock.engines.oracle.errors import (
     ArchivingOff,
     DatabaseClosed,
@@ -22,6 +22,7 @@ from penstock.engines.oracle.errors import (
 from penstock.engines.oracle.reading.statements import CURRENT_SCN
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.host.state_file import StateFile
+from penstock.model import TableName
 from penstock.ports.config import Config
 from penstock.ports.identity import unreadable
 
@@ -41,6 +42,11 @@ ARCHIVING_HINT = (
     f"Run as SYSDBA, which restarts the database: {ARCHIVING_SQL} "
     "On Amazon RDS, set the backup retention period above 0 days."
 )
+LOGS_ALL, LOGS_KEY = "ALL COLUMN LOGGING", "PRIMARY KEY LOGGING"
+LOG_GROUPS = (
+    "SELECT OWNER, TABLE_NAME, LOG_GROUP_TYPE FROM ALL_LOG_GROUPS WHERE LOG_GROUP_TYPE IN "
+    f"('{LOGS_ALL}', '{LOGS_KEY}')"
+)
 LOGGING_SQL = "ALTER DATABASE ADD SUPPLEMENTAL LOG DATA;"
 LOGGING_HINT = (
     f"Run at the root, as a DBA: {LOGGING_SQL} On Amazon RDS: BEGIN "
@@ -50,6 +56,11 @@ _LOGGED = ("YES", "IMPLICIT")
 _ALREADY_SWITCHED = 258  # NOARCHIVELOG
 
 logger = structlog.get_logger(__name__)
+
+
+def log_columns_text(table: TableName) -> str:
+    """Return the statement after which the redo has all columns of a table."""
+    return f"ALTER TABLE {quote(*table)} ADD SUPPLEMENTAL LOG DATA (ALL) COLUMNS"
 
 
 class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):

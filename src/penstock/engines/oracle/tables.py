@@ -8,6 +8,7 @@ from penstock.codec.types import Server
 from penstock.engines.oracle.connect import connect
 from penstock.engines.oracle.reading.catalog import captured_tables, read_tables, server_at, unfit
 from penstock.engines.oracle.source.shapes import KnownShapes
+from penstock.engines.oracle.url import OracleUrl
 from penstock.host.state_file import StateFile
 from penstock.model import TableDefinition, TableName
 from penstock.model.patterns import Selection
@@ -66,9 +67,16 @@ def everything(url: str) -> str:
 
 
 def namespace(url: str, schema: str, *, is_same: bool) -> str:
-    """Return an empty text: the target's schema has the source's name."""
-    del url, schema, is_same
-    return ""
+    """Return the schema in upper case, as Oracle has names without quotes.
+
+    PUBLIC cannot be a schema there: such tables are of the URL's user.
+    """
+    if is_same:
+        return ""
+    name = schema.upper()
+    if name == "PUBLIC":
+        name = OracleUrl.parse(url).user.upper()
+    return "" if name == schema else name
 
 
 def shift(config: Config) -> int:

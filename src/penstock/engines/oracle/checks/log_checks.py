@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from penstock.codec.oracle.scn import OraclePosition
 from penstock.engines.oracle.beginning import (
     ARCHIVING_HINT,
+    LOG_GROUPS,
     LOGGING_HINT,
+    LOGS_ALL,
+    LOGS_KEY,
+    log_columns_text,
     read_pdb_mode,
 )
 from penstock.engines.oracle.checks.probe import CHARACTER_SET, SOURCE_CHECKS, OracleProbe, names
-from penstock.engines.oracle.connect import quote
 from penstock.engines.oracle.extraction import known_redo
 from penstock.engines.oracle.source.errors import IncarnationChanged
 from penstock.engines.oracle.source.mining import Miner
@@ -25,10 +28,6 @@ LOG_BYTES_MIN = 2**30
 READ_BYTES_A_SECOND = 20 * 2**20
 CHARACTER_SETS = ("AL32UTF8", "UTF8")
 
-LOG_GROUPS = (
-    "SELECT OWNER, TABLE_NAME, LOG_GROUP_TYPE FROM ALL_LOG_GROUPS WHERE LOG_GROUP_TYPE IN "
-    "('ALL COLUMN LOGGING', 'PRIMARY KEY LOGGING')"
-)
 KEY_LOGGING = "SELECT SUPPLEMENTAL_LOG_DATA_PK FROM V$DATABASE"
 UNLOGGED_TABLES = "SELECT OWNER, TABLE_NAME FROM ALL_TABLES WHERE LOGGING = 'NO'"
 UNRECOVERABLE = "SELECT FILE#, UNRECOVERABLE_CHANGE# FROM V$DATAFILE"
@@ -86,10 +85,10 @@ def table_logging(probe: OracleProbe) -> Iterator[Finding]:
     whole = probe.pipeline is not None and probe.pipeline.config.change_extractor.full_before_images
     for table in probe.tables:
         found = kinds.get((table.name.schema, table.name.name), set())
-        if "ALL COLUMN LOGGING" in found:
+        if LOGS_ALL in found:
             continue
-        has_key = logs_keys or "PRIMARY KEY LOGGING" in found
-        sql = f"ALTER TABLE {quote(*table.name)} ADD SUPPLEMENTAL LOG DATA (ALL) COLUMNS;"
+        has_key = logs_keys or LOGS_KEY in found
+        sql = f"{log_columns_text(table.name)};"
         if not table.primary_key:
             yield probe.make_finding(
                 "OR003",

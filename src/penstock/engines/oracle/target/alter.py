@@ -117,6 +117,18 @@ class Alterer:
                     table=str(self.table.name),
                 )
 
+    def drop_started(self) -> list[Alteration]:
+        """Return the drops of new columns of changes that the server refused.
+
+        Once the old column is dropped, `finish_started` would give its name to the new one.
+        """
+        return [
+            Alteration(self._drop_sql(new), f"column {column.name} keeps its type")
+            for column in self.relation.columns
+            if self.table.column(column.name) is not None
+            and self.table.column(new := self._new_name(column.name)) is not None
+        ]
+
     def finish_started(self) -> list[Alteration]:
         """Return the new names of columns whose change was interrupted after the old one went."""
         return [
@@ -252,7 +264,11 @@ class Alterer:
             return
         self._refuse_indexed(found.name, what)
         new = self._new_name(found.name)
-        if self.table.column(new) is None:
+        started = self.table.column(new)
+        if started is not None and not same_type(started.type_text, kind):
+            yield Alteration(self._drop_sql(new), what)  # of a change that was interrupted
+            started = None
+        if started is None:
             yield Alteration(f"{self._alter} ADD ({quote(new)} {kind} NULL)", what)
         if not self.is_emptied or self.is_replaced:
             value = _convert(quote(found.name), found.type_text, kind)
@@ -310,6 +326,9 @@ class Alterer:
         is_whole = {*new} <= known or (self.is_emptied and not self.is_replaced)
         if None in found or not is_whole:
             return  # rows that are there have no values for it yet
+        if self.is_emptied and not self.is_replaced:
+            # The key need not hold in rows that the batch removes: they go before it.
+            yield Alteration(f"DELETE FROM {self.table.sql_name}", change.what)
         if primary is not None:
             yield Alteration(drop_index(self.table, primary), change.what)
         for column in filter(None, found):

@@ -82,12 +82,10 @@ class OracleTarget(ApplySession, SqlTarget):
     @contextmanager
     def _guard(self, before: Applied) -> Iterator[None]:
         """Hold the applied position in a second session, after checking that it is unchanged."""
-        with (
-            closing(open_session(self.url)) as guard,
-            name_work("altering target tables"),
-            transaction(guard),
-        ):
-            if not progress_of(guard).read_applied(self.log_id, lock="update").is_at(before):
+        with closing(open_session(self.url)) as guard, transaction(guard):
+            with name_work("altering target tables"):
+                applied = progress_of(guard).read_applied(self.log_id, lock="update")
+            if not applied.is_at(before):
                 raise applied_by_another(before)
             yield
 

@@ -191,9 +191,12 @@ class Reshaping:
         if refusal_number(error) in ALTERED_MEANWHILE:
             # The statement of a loader that was killed may have ended only now.
             return self.target.repeat(f"{said}: {alteration.what}")
+        for started in self._alterer(self.record).drop_started():
+            self.target.run(started.sql, self.name)
+        self.target.tables.pop(self.name, None)
         table = self.relation.full_name
         return ShapeNotApplicable(
-            f"{said}: {alteration.what}",
+            f"applying to {self.name}: {said}: {alteration.what}",
             hint=f"Run: penstock table resync FILE {table}; it is copied again in its new shape.",
             **error.fields,
         )
