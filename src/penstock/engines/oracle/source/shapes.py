@@ -204,9 +204,9 @@ class Shapes:
 
     @property
     def has_large(self) -> bool:
-        """Return whether a captured table has a large object."""
+        """Return whether a captured table has a large object, or a text that may be one."""
         return any(
-            parse_type(column.base_type or column.type_text).is_large
+            parse_type(column.base_type or column.type_text).may_be_large
             for one in self._tables.values()
             for column in one.columns
         )
