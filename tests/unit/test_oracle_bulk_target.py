@@ -551,8 +551,8 @@ def test_rows_that_the_table_does_not_take_are_counted(
     (plan,) = load(direct, SHOP)
     send = Connection.load_direct
 
-    def lose(self: Connection, *args: Any) -> None:
-        send(self, *args[:3], args[3].slice(1))
+    def lose(self: Connection, schema: str, table: str, columns: list[str], data: Any) -> None:
+        send(self, schema, table, columns, data.slice(1))
 
     monkeypatch.setattr(Connection, "load_direct", lose)
     with pytest.raises(CopyCountsDiffer, match="2 rows and the target took 1"):
