@@ -495,7 +495,7 @@ def test_chunks_by_the_direct_path(direct: OracleBulk, server: OracleServer) -> 
 def test_a_killed_worker_leaves_a_heap(
     direct: OracleBulk, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows are in the table once, and the heap is dropped when the table is finished."""
+    """The rows are in the table once, and the heap is dropped when the table is finished."""
     (plan,) = load(direct, SHOP)
     plan = msgspec.structs.replace(plan, chunks=plan.chunks[:1])
     with monkeypatch.context() as patch:
@@ -513,7 +513,7 @@ def test_a_killed_worker_leaves_a_heap(
 
 
 def test_a_late_worker_fills_its_own_heap(direct: OracleBulk) -> None:
-    """Its rows are never in the table, although it sends some after the next attempt's."""
+    """Rows of a late worker are never in the table, also if the next attempt has ended before."""
     (plan,) = load(direct, SHOP)
     task = task_of(direct, plan, 0)
     reader = ListReader((task.details.relation, [(1, "a", None)]))

@@ -77,7 +77,7 @@ def state(log: RedoLog) -> dict[int, dict[str, Any]]:
 def test_a_restart_inside_of_a_transaction_with_new_keys(
     database: Database, open_log: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of DBZ-1152 and DBZ-2329: nothing of it is in the log twice, and no key is lost."""
+    """DBZ-1152 and DBZ-2329: nothing of it is in the log twice, and no key is lost."""
     monkeypatch.setattr(emission, "RUN_ROWS", 4)
     log, table = open_log(), database.table("SHOP", "T")
     transaction = database.begin()
@@ -98,7 +98,7 @@ def test_a_restart_inside_of_a_transaction_with_new_keys(
 
 
 def test_savepoints_inside_of_savepoints(database: Database, open_log: Open) -> None:
-    """Of DBZ-5907: an outer one takes the inner ones' rows along, later rows stay."""
+    """DBZ-5907: an outer one takes the inner ones' rows along, later rows stay."""
     log, table = open_log(), database.table("SHOP", "T")
     transaction = database.begin()
     first = transaction.insert(table, {"ID": 1, "A": "a"})
@@ -119,7 +119,7 @@ def test_savepoints_inside_of_savepoints(database: Database, open_log: Open) -> 
 def test_a_transaction_over_a_switch_and_the_begin(
     database: Database, open_log: Open, switches: int
 ) -> None:
-    """Of DBZ-4367, DBZ-4842 and DBZ-5085: it began before the log, whole or in part."""
+    """DBZ-4367, DBZ-4842 and DBZ-5085: it began before the log, whole or in part."""
     table = database.table("SHOP", "T")
     transaction = database.begin(late="rows")
     transaction.insert(table, {"ID": 1, "A": "before"})
@@ -137,7 +137,7 @@ def test_a_transaction_over_a_switch_and_the_begin(
 
 
 def test_a_transaction_that_commits_at_the_begin(database: Database, open_log: Open) -> None:
-    """Of DBZ-8141: one that was committed up to the log's begin belongs to the snapshot alone."""
+    """DBZ-8141: one that was committed up to the log's begin belongs to the snapshot alone."""
     table = database.table("SHOP", "T")
     before = database.begin()
     before.insert(table, {"ID": 1, "A": "snapshot"})
@@ -152,7 +152,7 @@ def test_a_transaction_that_commits_at_the_begin(database: Database, open_log: O
 
 
 def test_a_failed_insert_of_two_sessions(database: Database, open_log: Open) -> None:
-    """Of DBZ-3322 and DBZ-5090: ORA-00001 leaves a pair of rows in a committed transaction."""
+    """DBZ-3322 and DBZ-5090: ORA-00001 leaves a pair of rows in a committed transaction."""
     log, table = open_log(), database.table("SHOP", "T")
     first, second = database.begin(), database.begin()
     first.insert(table, {"ID": 1, "A": "first"})
@@ -201,7 +201,7 @@ def test_a_row_that_moves_to_another_partition(database: Database, open_log: Ope
 
 
 def test_a_killed_reader_session(database: Database, server: Server, open_log: Open) -> None:
-    """Of DBZ-1877: a session that an administrator ends is replaced."""
+    """DBZ-1877: a session that an administrator ends is replaced."""
     log, table = open_log(), database.table("SHOP", "T")
     for at in (1, 2):
         transaction = database.begin()
@@ -226,7 +226,7 @@ def add_lobs(database: Database, **flags: Any) -> Any:
 def test_two_large_objects_whose_pieces_mix(
     database: Database, open_log: Open, flags: dict[str, Any]
 ) -> None:
-    """Of DBZ-4366 and DBZ-7006: pieces of both columns, cut beside quotes."""
+    """DBZ-4366 and DBZ-7006: pieces of both columns, cut beside quotes."""
     table = add_lobs(database, lob_chunk=1000, **flags)
     log = open_log()
     first, second = ("'" + "a" * 998 + "'") * 5, ("b''" * 1400)
@@ -246,7 +246,7 @@ def test_two_large_objects_whose_pieces_mix(
 def test_a_bulk_update_of_rows_with_large_objects(
     database: Database, open_log: Open, flags: dict[str, Any]
 ) -> None:
-    """Of DBZ-6107: each row gets its own value, and not that of the row before it."""
+    """DBZ-6107: each row gets its own value, and not that of the row before it."""
     table = add_lobs(database, **flags)
     log = open_log()
     transaction = database.begin()
@@ -265,7 +265,7 @@ def test_a_bulk_update_of_rows_with_large_objects(
 
 
 def test_an_erased_part_of_a_large_object(database: Database, open_log: Open) -> None:
-    """Of DBZ-5773: the redo does not have the value, so it is read as of the commit."""
+    """DBZ-5773: the redo does not have the value, so it is read as of the commit."""
     table = add_lobs(database)
     log = open_log()
     transaction = database.begin()
@@ -280,7 +280,7 @@ def test_an_erased_part_of_a_large_object(database: Database, open_log: Open) ->
 
 
 def test_large_objects_of_a_table_without_a_key(database: Database, open_log: Open) -> None:
-    """Of DBZ-7790: two equal rows stay two rows."""
+    """DBZ-7790: two equal rows stay two rows."""
     table = database.add_table("SHOP", "LOB", dict(LOBS))
     log = open_log()
     transaction = database.begin()
