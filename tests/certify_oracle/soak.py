@@ -97,6 +97,7 @@ def run_soak(
                 "changeExtractor": LIVELY,
                 "spark": {"master": "local[2]"},
                 "target.map": {SCHEMA: TARGET},
+                "target.types": {"empty values": "error"},
             },
         )
         try:
