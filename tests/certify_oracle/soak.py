@@ -96,7 +96,8 @@ def run_soak(
             sections={
                 "changeExtractor": LIVELY,
                 "spark": {"master": "local[2]"},
-                "target": {"map": {SCHEMA: TARGET}},
+                "target.map": {SCHEMA: TARGET},
+                "target.types": {"empty values": "error"},
             },
         )
         try:

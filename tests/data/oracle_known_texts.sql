@@ -623,3 +623,13 @@ SELECT m."a", m."v"
  CROSS JOIN (SELECT 0 AS x FROM dual UNION ALL SELECT 1 FROM dual) b5
  WHERE m."wk$n" > 0 AND BITAND(m."wk$n", 32) = 32
 ;;
+CREATE TABLE "WIREKITE"."DIRECT_0A1B2C3D_0_4E5F6A_0" (
+    "C1" NUMBER(10) NULL,
+    "C2" VARCHAR2(4000 BYTE) NULL,
+    "C3" NUMBER(10,2) NULL
+)
+;;
+INSERT INTO "SHOP"."shop" ("id", "code", "price")
+SELECT h."C1", h."C2", h."C3"
+  FROM "WIREKITE"."DIRECT_0A1B2C3D_0_4E5F6A_0" h
+;;

@@ -203,6 +203,7 @@ def test_a_soak_of_seconds(place: OraclePlace, dsn: str, tmp_path: Path) -> None
         command(dsn, tmp_path, "--case", "two_sessions", "--soak-seconds", "6", "--tests", ""),
         capture_output=True, text=True, timeout=800, check=False,
     )  # fmt: skip
+    assert done.returncode in (0, 1), done.stdout[-1000:] + done.stderr[-4000:]
     soak = report_of(tmp_path)["soak"]
     assert soak["problem"] == "", done.stdout
     assert soak["kills"] >= 1

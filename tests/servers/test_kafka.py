@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from harness.kafka.broker import ROOT, Broker, find_jars, running_broker
+from harness.kafka.broker import ROOT, Broker, running_broker
 from harness.kafka.formats import AvroReader, ProtobufReader
 from harness.kafka.reading import Message, read_all, read_committed
 from harness.kafka.registry import RegistryServer
+from harness.maven import copy_jars
 from harness.pipelines.consume import FULL
 from harness.pipelines.consumer import NAME, Feed
 from harness.pipelines.log import ITEM, ITEM_2, Change, Row, commit_position, run_of, truncate
@@ -211,7 +212,7 @@ def test_a_position_is_read_past_the_transaction_of_another(
 def classes(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Class path of the judge."""
     out = tmp_path_factory.mktemp("classes")
-    path = ":".join(map(str, find_jars()))
+    path = ":".join(map(str, copy_jars("kafka")))
     compiler = ["java", "-jar", str(ECJ), "-17", "-nowarn", "-cp", path, "-d", str(out)]
     subprocess.run([*compiler, str(ROOT / "tests/kafka/Judge.java")], check=True)
     return f"{out}:{path}"

@@ -338,7 +338,10 @@ def _write(session: Session, table: Table, names: list[str], rows: list[Any]) ->
         )
         for row_id, row in zip(ids, rows, strict=True)
     ]
-    is_simple = not any(is_piece(table, name) for name in names) and table.partition_by is None
+    has_pieces = any(
+        is_piece(table, name, value) for _, given in changes for name, value in given.items()
+    )
+    is_simple = not has_pieces and table.partition_by is None
     if is_simple and len(changes) > 1:
         transaction.update_many(table, changes)
         return

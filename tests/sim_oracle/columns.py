@@ -91,7 +91,9 @@ class Column:
     @property
     def is_logged(self) -> bool:
         """Return whether supplemental logging may have it."""
-        return not (self.is_lob or self.is_virtual or self.kind in ("XMLTYPE", "JSON", "LONG"))
+        is_extended = self.kind == "VARCHAR2" and (self.length or 0) > INLINE_MAX
+        is_unlogged = self.is_lob or self.kind in ("XMLTYPE", "JSON", "LONG")
+        return not (is_unlogged or is_extended or self.is_virtual)
 
 
 def parse_column(name: str, declaration: str, **flags: Any) -> Column:

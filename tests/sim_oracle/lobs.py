@@ -35,9 +35,10 @@ def is_long(column: Column, value: Value) -> bool:
     return len(value.encode()) > INLINE_MAX
 
 
-def is_piece(table: Table, name: str) -> bool:
-    """Return whether a column's values come in rows of their own."""
-    return table.version.column(name).kind in (*LOBS, "XMLTYPE")
+def is_piece(table: Table, name: str, value: Value) -> bool:
+    """Return whether a new value of a column comes in rows of its own."""
+    column = table.version.column(name)
+    return column.kind in (*LOBS, "XMLTYPE") or is_long(column, value)
 
 
 def needs_pieces(table: Table, row: Row) -> bool:
@@ -137,8 +138,14 @@ def _make_undo(transaction: Transaction, done: Done, segment: Segment, new: Row)
 def write_update(
     transaction: Transaction, done: Done, segment: Segment, name: str, value: Value
 ) -> None:
-    """Write a new value of a LOB column: inline as an UPDATE, else as writes and a trim."""
+    """Write a new value of a LOB column: inline as an UPDATE, else as writes and a trim.
+
+    A long string has rows of its own, too.
+    """
     column = done.table.version.column(name)
+    if isinstance(value, str) and is_long(column, value):
+        _write_long(transaction, done, segment, column, value)
+        return
     if column.kind == "XMLTYPE":
         if isinstance(value, str):
             write_xml(transaction, done, segment, column, value, is_update=True)

@@ -243,7 +243,9 @@ class Transaction:
         if table.segment_of(after) is not segment and not is_duplicate:
             self.delete(table, row_id)
             return self.insert(table, after)
-        pieces = {name: value for name, value in changed.items() if lobs.is_piece(table, name)}
+        pieces = {
+            name: value for name, value in changed.items() if lobs.is_piece(table, name, value)
+        }
         plain = {name: value for name, value in changed.items() if name not in pieces}
         if is_duplicate:
             self._write_update(table, segment, row_id, before, plain)

@@ -174,6 +174,7 @@ def test_keys_of_lakes_are_not_shown_for_a_database(tmp_path: Path) -> None:
         ),
         ('url = "iceberg://lake/s"\npartition = "at"', ConfigValueInvalid, "partition has a wrong"),
         ('url = "postgresql://u@h2/d"\npartition = {a = "b"}', ConfigOtherEngine, "partition"),
+        ('url = "delta+file:///l"\ndirectPath = true', ConfigOtherEngine, "is a key of Oracle"),
         ('url = "iceberg://other/s"', ConfigUrlInvalid, "no properties of the catalogue other"),
         ('url = "delta+file://l"', ConfigUrlInvalid, "absolute path"),
     ],

@@ -16,11 +16,14 @@ from penstock.codec.columns import after_type
 from penstock.codec.lines import LineDialect
 from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Choices, Engine, Server
-from penstock.engines.oracle.connect import connect
+from penstock.engines.oracle.connect import Connection, connect
 from penstock.engines.oracle.target.bulk import OracleBulk
 from penstock.engines.oracle.target.chunk import OracleWriter
+from penstock.engines.oracle.target.chunk_rows import read_chunk
 from penstock.engines.oracle.target.deferred_keys import add_deferred_keys, drop_deferred_keys
+from penstock.engines.oracle.target.direct_path import Heaps
 from penstock.engines.oracle.target.shapes import TableShape
+from penstock.engines.oracle.url import complete_url
 from penstock.host.faults import FaultInjected, arming
 from penstock.model import (
     ColumnDefinition,
@@ -37,10 +40,12 @@ from penstock.ports.bulk import (
     ChunksMissing,
     ChunkStatus,
     ChunkTask,
+    CopyCountsDiffer,
     Lines,
     ShapedRows,
     TablePlan,
 )
+from penstock.ports.config import TargetSection
 from penstock.ports.deferred_keys import DeferredTable
 from penstock.ports.target import TargetShapeDiffers
 from sim_oracle.database import Database
@@ -446,3 +451,111 @@ def test_names_of_a_schema_begin_with_the_tables() -> None:
 def replace_version(servers: ServerPair, version: tuple[int, ...]) -> ServerPair:
     """Return the servers with another version of the target."""
     return replace(servers, target=Server(engine=Engine.ORACLE, version=version))
+
+
+# -- the direct path -----------------------------------------------------------------------------
+
+
+def heaps_of(bulk: OracleBulk) -> list[str]:
+    """Return the heaps that are there."""
+    query = "SELECT table_name FROM all_tables WHERE owner = 'WIREKITE'"
+    return [str(name) for (name,) in rows_of(bulk, query) if str(name).startswith("DIRECT_")]
+
+
+@pytest.fixture
+def direct(server: OracleServer, bulk: OracleBulk) -> Iterator[OracleBulk]:
+    """The driver's connection of a pipeline with directPath."""
+    server.statements.clear()
+    target = TargetSection(url=url_of(bulk), direct_path=True)
+    url = complete_url(target, {})
+    with closing(
+        OracleBulk(url, {"public": "SHOP"}, application_name="test", servers=SERVERS)
+    ) as made:
+        made.url = url  # type: ignore[attr-defined]
+        yield made
+
+
+def test_chunks_by_the_direct_path(direct: OracleBulk, server: OracleServer) -> None:
+    """Rows have the same values as those of array INSERTs, and no heap is left."""
+    (plan,) = load(direct, SHOP)
+    assert write(direct, plan, 0, (1, "a", Decimal("1.50")), (2, None, None))[1] == 2
+    assert write(direct, plan, 1, (3, "c", None)) == (ChunkStatus.DONE, 1)
+    loads = [
+        one for one in server.statements if one.startswith("DIRECT PATH LOAD WIREKITE.DIRECT_")
+    ]
+    assert len(loads) == 2
+    assert direct.finish_table(plan) == 3
+    assert rows_of(direct, 'SELECT "id", "code", "price" FROM "SHOP"."shop" ORDER BY "id"') == [
+        (1, "a", 1.5), (2, None, None), (3, "c", None),
+    ]  # fmt: skip
+    assert heaps_of(direct) == []
+
+
+@pytest.mark.parametrize("point", ["bulk.chunk.sent", "bulk.chunk.copied", "bulk.chunk.committed"])
+def test_a_killed_worker_leaves_a_heap(
+    direct: OracleBulk, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are in the table once, and the heap is dropped when the table is finished."""
+    (plan,) = load(direct, SHOP)
+    plan = msgspec.structs.replace(plan, chunks=plan.chunks[:1])
+    with monkeypatch.context() as patch:
+        patch.setattr(Heaps, "close", lambda _: None)  # as of a process that is gone
+        with arming(f"{point}:1:error"), pytest.raises(FaultInjected):
+            write(direct, plan, 0, (1, "a", None), (2, "b", None))
+    assert len(heaps_of(direct)) == 1
+    there = rows_of(direct, 'SELECT "id" FROM "SHOP"."shop"')
+    assert len(there) == (2 if point.endswith("committed") else 0)
+    _, count = write(direct, plan, 0, (1, "a", None), (2, "b", None))
+    assert count == 2
+    assert rows_of(direct, 'SELECT "id" FROM "SHOP"."shop" ORDER BY 1') == [(1,), (2,)]
+    assert direct.finish_table(plan) == 2
+    assert heaps_of(direct) == []
+
+
+def test_a_late_worker_fills_its_own_heap(direct: OracleBulk) -> None:
+    """Rows of a late worker are never in the table, also if the next attempt has ended before."""
+    (plan,) = load(direct, SHOP)
+    task = task_of(direct, plan, 0)
+    reader = ListReader((task.details.relation, [(1, "a", None)]))
+    late = connect(url_of(direct), autocommit=True)
+    heaps = Heaps(late, task, task.details)
+    heaps.fill(read_chunk(reader, task, task.details))
+    write(direct, plan, 0, (1, "a", None))
+    heaps.fill(read_chunk(reader, task, task.details))
+    late.close()
+    assert rows_of(direct, 'SELECT "id" FROM "SHOP"."shop"') == [(1,)]
+    assert len(heaps_of(direct)) == 1
+    direct.begin_afresh([replace_plan(plan, "plan-2")])
+    assert heaps_of(direct) == []
+
+
+def test_a_column_that_becomes_text_has_two_heaps(direct: OracleBulk) -> None:
+    """Rows of both shapes are in one table, by one transaction."""
+    (plan,) = load(direct, SHOP)
+    task = task_of(direct, plan, 0)
+    shape: Relation = task.details.relation
+    columns = (*shape.columns[:2], shape.columns[2].as_text())
+    as_text = replace(shape, version=2, columns=columns)
+    reader = ListReader((shape, [(1, "a", Decimal("1.50"))]), (as_text, [(2, "b", "2.50")]))
+    with closing(OracleWriter(url_of(direct))) as writer:
+        assert writer.write(task, reader) == (ChunkStatus.DONE, 2)
+    assert rows_of(direct, 'SELECT "id", "price" FROM "SHOP"."shop" ORDER BY 1') == [
+        (1, 1.5), (2, 2.5),
+    ]  # fmt: skip
+
+
+def test_rows_that_the_table_does_not_take_are_counted(
+    direct: OracleBulk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heap with fewer rows than were sent stops the load, and leaves nothing."""
+    (plan,) = load(direct, SHOP)
+    send = Connection.load_direct
+
+    def lose(self: Connection, schema: str, table: str, columns: list[str], data: Any) -> None:
+        send(self, schema, table, columns, data.slice(1))
+
+    monkeypatch.setattr(Connection, "load_direct", lose)
+    with pytest.raises(CopyCountsDiffer, match="2 rows and the target took 1"):
+        write(direct, plan, 0, (1, "a", None), (2, "b", None))
+    assert rows_of(direct, 'SELECT "id" FROM "SHOP"."shop"') == []
+    assert heaps_of(direct) == []

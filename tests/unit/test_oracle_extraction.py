@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ from penstock.engines.oracle.connect import connect, connect_root
 from penstock.engines.oracle.source.source_engine import OracleEngine
 from penstock.extract.extractor import Extractor, _StateFiles
 from penstock.host import faults
-from penstock.host.faults import FaultInjected
+from penstock.host.faults import FaultInjected, arming
 from penstock.host.files import REAL_FILES
 from penstock.host.request_files import RequestFiles
 from penstock.host.state_file import StateFile
 from penstock.log import list_segments, open_chain
-from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model import PenstockError, Rows, TableDefinition, TableName
 from penstock.model.layout import PipelineLayout
 from penstock.model.table_requests import (
     CAPTURED_FILE,
@@ -33,6 +34,7 @@ from penstock.model.table_requests import (
     TableRequests,
 )
 from penstock.ports.source import EnginePlace, ExtractOptions
+from sim_oracle.columns import NanoTime
 from sim_oracle.database import Database
 from sim_oracle.driver_servers import install
 from sim_oracle.session import Server
@@ -125,14 +127,19 @@ class Case:
     def rows(self) -> list[tuple[str, int]]:
         """Return table and id of all rows in closed segments, in order."""
         found = []
+        for rows in self.frames():
+            for one in read_rows(rows.relation, rows.batch):
+                image = one.after or one.before or {}
+                found.append((one.gsn, one.relation.name, image["ID"]))
+        return [(table, number) for _, table, number in sorted(found)]
+
+    def frames(self) -> list[Rows]:
+        """Return the rows of all closed segments, as they are together there."""
+        found = []
         for segment in open_chain(list_segments(self.layout.log)):
             with segment:
-                for entry in segment.row_frames():
-                    rows = segment.read_rows(entry)
-                    for one in read_rows(rows.relation, rows.batch):
-                        image = one.after or one.before or {}
-                        found.append((one.gsn, one.relation.name, image["ID"]))
-        return [(table, number) for _, table, number in sorted(found)]
+                found += [segment.read_rows(entry) for entry in segment.row_frames()]
+        return found
 
     def request(self, table: TableName, capture: Capture, **more: Any) -> None:
         """Request a table's capture, as `penstock table` does."""
@@ -238,14 +245,141 @@ def test_a_table_is_added_and_removed_by_request(case: Case) -> None:
     case.insert(4)
     case.insert(5, name="U")
     case.extract()
-    assert case.rows() == [("T", 2), ("U", 3), ("U", 5)]
+    assert case.rows() == [("T", 2), ("U", 3), ("U", 1), ("U", 3), ("U", 5)]
     answers = case.answers()
     answer = answers.of(TableName("SHOP", "X"))
     assert answer is not None
     assert answer.code
-    assert [one.code for one in answers.resent] == ["PS20"]
+    assert [one.code for one in answers.resent] == [""]
     requests, _ = RequestFiles(_StateFiles(case.layout.state, REAL_FILES)).read()
     assert not answers.open(requests.tables)
+
+
+# -- rows that are sent again ------------------------------------------------------------------
+
+
+def resend(case: Case, name: str = "T", number: int = 9) -> None:
+    """Ask for a table's rows."""
+    case.request(TableName("SHOP", name), Capture.ADDED, resend_id=number)
+
+
+def codes(case: Case) -> list[str]:
+    """Return the errors of the answers to requests for rows; empty texts if they were sent."""
+    return [one.code for one in case.answers().resent]
+
+
+def test_rows_are_sent_again_at_one_position(case: Case) -> None:
+    """Rows that are written while the table is read come after them, once."""
+    case.insert(1)
+    case.extract()
+    case.insert(2, 3)
+    case.extract()
+    resend(case)
+    later = iter((10, 11))
+
+    def write(text: str) -> None:
+        if "AS OF SCN" in text:
+            for number in later:
+                case.insert(number)
+
+    case.server.on_statement = write
+    case.extract()
+    case.server.on_statement = lambda _: None
+    case.insert(12)
+    case.extract()
+    sent = [number for _, number in case.rows()]
+    assert sent == [2, 3, 1, 2, 3, 10, 11, 12]
+    assert codes(case) == [""]
+
+
+@pytest.mark.parametrize(
+    ("point", "times"),
+    [
+        ("extract.resend.rows", 1),
+        ("extract.flush.before", 1),
+        ("extract.resend.before", 2),
+        ("extract.resend.after", 1),
+    ],
+)
+def test_a_failure_while_rows_are_sent(case: Case, point: str, times: int) -> None:
+    """A request that was not answered is carried out again; no row is lost."""
+    case.extract()
+    case.insert(1, 2)
+    case.extract()
+    resend(case)
+    with arming(f"{point}:1:error"), suppress(FaultInjected):
+        case.extract()
+    case.insert(3)
+    case.extract()
+    numbers = [number for _, number in case.rows()]
+    assert numbers[:2] == [1, 2]
+    assert numbers.count(1) == 1 + times
+    assert numbers[-1] == 3
+    assert codes(case) == [""]
+
+
+def test_a_table_that_is_altered_is_sent_after_its_statement(case: Case) -> None:
+    """Rows have the shape that the log has at their position."""
+    case.extract()
+    case.insert(1)
+    case.extract()
+    resend(case)
+    text = "ALTER TABLE SHOP.T ADD M NUMBER(5)"
+    armed = iter((1,))
+
+    def alter(sql: str) -> None:
+        if "AS OF SCN" in sql and next(armed, None):
+            case.database.add_column(case.table, "M", "NUMBER(5)", text)
+            case.server.fail_next(1466, "AS OF SCN")
+
+    case.server.on_statement = alter
+    case.extract()
+    case.server.on_statement = lambda _: None
+    case.extract()
+    assert codes(case) == [""]
+    assert case.rows() == [("T", 1), ("T", 1)]
+
+
+def test_rows_that_cannot_be_sent(case: Case) -> None:
+    """Undo that is gone, and a table that is not captured, answer the request by name."""
+    case.extract()
+    case.insert(1)
+    case.extract()
+    resend(case)
+    case.server.fail_next(1555, "AS OF SCN")
+    case.extract()
+    resend(case, "X", 10)
+    case.extract()
+    case.insert(2)
+    case.extract()
+    assert case.rows() == [("T", 1), ("T", 2)]
+    assert codes(case) == ["OR03"]
+
+
+def test_a_value_that_does_not_fit_is_sent_as_text(case: Case) -> None:
+    """Later rows have the same shape as those that were sent."""
+    moment = datetime(2026, 7, 1, 12)  # noqa: DTZ001
+    table = case.database.add_table(
+        "SHOP", "N", {"ID": "NUMBER(10)", "AT": "TIMESTAMP(9)"}, key=["ID"]
+    )
+
+    def insert(number: int, nanoseconds: int) -> None:
+        transaction = case.database.begin()
+        transaction.insert(table, {"ID": number, "AT": NanoTime(moment, nanoseconds)})
+        transaction.commit()
+
+    insert(1, 7)
+    case.extract()
+    insert(2, 0)
+    case.extract()
+    resend(case, "N")
+    case.extract()
+    insert(3, 0)
+    case.extract()
+    assert case.rows() == [("N", one) for one in (2, 1, 2, 3)]
+    shapes = [rows.relation.columns[1].neutral for rows in case.frames()]
+    assert shapes[0] == "timestamp"
+    assert set(shapes[1:]) == {"string"}
 
 
 def test_the_end_of_the_server(case: Case) -> None:

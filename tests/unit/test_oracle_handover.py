@@ -25,6 +25,7 @@ from penstock.engines.oracle.errors import (
     ArchivingOff,
     DatabaseClosed,
     DatabaseNotPrimary,
+    MiningOutsideRoot,
     SupplementalLoggingOff,
 )
 from penstock.engines.oracle.extraction import has_begun, identity
@@ -200,6 +201,17 @@ def test_a_database_that_cannot_be_mined_is_refused(
         with pytest.raises(error) as caught:
             check_database(session, "SHOPPDB")
         assert hint in caught.value.hint  # type: ignore[attr-defined]
+
+
+def test_a_service_of_a_pluggable_database_is_refused(place: Place) -> None:
+    """Logs cannot be added to LogMiner there (ORA-65040); a database without containers is fine."""
+    local = place.url.partition("?")[0].replace("/ORCL", "/shoppdb")
+    with connect_root(local) as session:
+        with pytest.raises(MiningOutsideRoot, match="SHOPPDB") as caught:
+            check_database(session)
+        assert "?pdb=SHOPPDB" in caught.value.hint
+        place.database.settings.is_cdb = False
+        assert check_database(session).name == "ORCL"
 
 
 def test_a_pluggable_database_that_is_not_seen_is_refused(place: Place) -> None:

@@ -27,7 +27,9 @@ from penstock.codec.types.mapping import Kind
 from penstock.codec.types.prepare import ValueRefused
 from penstock.engines.oracle.connect import Connection, connect
 from penstock.engines.oracle.reading.catalog import read_definitions
-from penstock.engines.oracle.target.chunk import ChunkSpec, insert_rows
+from penstock.engines.oracle.target.chunk import insert_rows
+from penstock.engines.oracle.target.chunk_rows import ChunkSpec
+from penstock.engines.oracle.target.direct_path import Heaps
 from penstock.engines.oracle.target.progress import transaction
 from penstock.model import Column, PenstockError, Relation, TableName
 from penstock.ports.bulk import BulkReader, Chunk, ChunkTask, Lines, ShapedRows
@@ -103,7 +105,9 @@ def rows_of(type_text: str) -> ShapedRows:
     return ShapedRows(relation, batch)
 
 
-def carry(session: Connection, type_text: str, choices: Choices) -> Mapping:
+def carry(
+    session: Connection, type_text: str, choices: Choices, *, is_direct: bool = False
+) -> Mapping:
     """Copy the values of a type into a table of Oracle; return the type's mapping."""
     mapping = map_column(definition(type_text), SERVER, ORACLE, choices=choices)
     session.run(f'CREATE TABLE "SHOP"."V" ("id" NUMBER(10), "v" {mapping.target_type})')
@@ -114,8 +118,15 @@ def carry(session: Connection, type_text: str, choices: Choices) -> Mapping:
         chunk=Chunk(number=0, relation=NAME, copy_out=""), columns=("id", "v"), binary=False,
         snapshot_id="", snapshot_text="", plan="", replica_role=False,
     )  # fmt: skip
-    with transaction(session):
-        assert insert_rows(session, task, spec, OneBatch(rows)) == rows.batch.num_rows
+    if not is_direct:
+        with transaction(session):
+            assert insert_rows(session, task, spec, OneBatch(rows)) == rows.batch.num_rows
+        return mapping
+    session.run("CREATE USER wirekite NO AUTHENTICATION QUOTA UNLIMITED ON USERS")
+    with closing(Heaps(session, task, spec)) as heaps:
+        heaps.fill(iter([rows]))
+        with transaction(session):
+            assert heaps.pour() == rows.batch.num_rows
     return mapping
 
 
@@ -133,10 +144,13 @@ def texts_of_target(session: Connection, mapping: Mapping) -> list[Any]:
     return texts
 
 
+@pytest.mark.parametrize("is_direct", [False, True])
 @pytest.mark.parametrize("type_text", sorted(TYPES))
-def test_values_arrive_as_verify_compares_them(session: Connection, type_text: str) -> None:
+def test_values_arrive_as_verify_compares_them(
+    session: Connection, type_text: str, is_direct: bool
+) -> None:
     """No value is changed but by choice, and an empty one is NULL."""
-    mapping = carry(session, type_text, NULLED)
+    mapping = carry(session, type_text, NULLED, is_direct=is_direct)
     assert texts_of_target(session, mapping) == texts_of_source(type_text, mapping)
 
 

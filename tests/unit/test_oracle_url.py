@@ -134,6 +134,22 @@ def test_a_starting_position_in_mode_change(tmp_path: Path) -> None:
         load(tmp_path, "data+change", 'startScn = "8800153"')
 
 
+def test_the_direct_path_is_in_the_url(tmp_path: Path) -> None:
+    """Workers have the URL alone; the driver does not get the key, and batches do not wait."""
+    text = FILE.format(mode="change", keys="")
+    for plain, has_query in (("oracle://u:p@h/s?sdu=8192", True), ("oracle://u:p@h/s", False)):
+        file = tmp_path / "p.toml"
+        target = f'url = "{plain}"\ndirectPath = true'
+        file.write_text(text.replace('url = "postgresql://u:p@h/d"', target), encoding="utf-8")
+        config = load_config(file)
+        url = OracleUrl.parse(config.target.url)
+        assert url.is_direct
+        assert not OracleUrl.parse(plain).is_direct
+        assert ("sdu" in url.options) is has_query
+        assert url.parameters() == OracleUrl.parse(plain).parameters()
+        assert config.target.batch_seconds is None
+
+
 @pytest.mark.parametrize(
     "keys",
     ['startScn = "0"', 'startScn = "x"', 'startScn = "-1"', 'startScn = "9223372036854775808"',

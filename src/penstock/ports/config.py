@@ -121,6 +121,7 @@ class TargetSection:
         map: Source namespace to target namespace; others keep their name.
         types: The choices for values that the target cannot hold, see
             `codec.types.parse_choices`.
+        direct_path: The bulk load sends rows by the direct path (Oracle).
         batch_seconds: The shortest time between two batches; None: as soon as one is due.
         apply: How batches are applied.
         format_version: Iceberg's format of new tables.
@@ -135,6 +136,7 @@ class TargetSection:
     url: str = field(repr=False)
     map: dict[str, str] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
+    direct_path: bool = False
     batch_seconds: float | None = None
     apply: Apply = Apply.POSITION
     format_version: int | None = None
@@ -483,10 +485,10 @@ class TargetOptions(Protocol):
     """Part `target_options` of an engine that has keys of its own in [target].
 
     Attributes:
-        BATCH_SECONDS: Default of batchSeconds.
+        BATCH_SECONDS: Default of batchSeconds; None for a target without waits.
     """
 
-    BATCH_SECONDS: float
+    BATCH_SECONDS: float | None
 
     def complete_url(self, target: TargetSection, conf: Mapping[str, str], /) -> str:
         """Return the target's URL with everything that the file says about it elsewhere.

@@ -1,12 +1,10 @@
 """One broker of Kafka, in KRaft mode, on 127.0.0.1: its jars from Maven, its data in a folder.
 
-Maven copies the jars once, into build/kafka (`tests/kafka/pom.xml`); each is compared with the
-checksums in tests/data/kafka. A broker can be killed and started again on its data.
+The jars are those of `tests/kafka/pom.xml`. A broker can be killed and started again on its data.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import socket
@@ -17,12 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from harness.maven import copy_jars
 from penstock.host.server_process import free_port
 
 ROOT = Path(__file__).parents[3]
-POM = ROOT / "tests/kafka/pom.xml"
-JARS = ROOT / "build/kafka"
-SUMS = ROOT / "tests/data/kafka/jars.sha256"
 START_S = 90.0
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 LOGGING = """
@@ -41,19 +37,6 @@ Configuration:
 """
 
 
-def find_jars() -> list[Path]:
-    """Return the jars of the broker and of the judges; Maven gets them the first time."""
-    wanted = dict(line.split()[::-1] for line in SUMS.read_text().splitlines())
-    if not all((JARS / name).exists() for name in wanted):
-        copy = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
-        copy += ["-DincludeScope=runtime", f"-DoutputDirectory={JARS}"]
-        subprocess.run(copy, check=True)
-    for name, sum_ in wanted.items():
-        actual = hashlib.sha256((JARS / name).read_bytes()).hexdigest()
-        assert actual == sum_, f"{name} has the sha256 {actual}, expected {sum_}"
-    return [JARS / name for name in wanted]
-
-
 class Broker:
     """A broker with a folder of its own."""
 
@@ -67,7 +50,7 @@ class Broker:
         self.folder = folder
         self.port, self._controller = free_port(), free_port()
         self.servers = f"127.0.0.1:{self.port}"
-        self._class_path = ":".join(map(str, find_jars()))
+        self._class_path = ":".join(map(str, copy_jars("kafka")))
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         names = {name.replace("_", "."): value for name, value in settings.items()}

@@ -145,19 +145,6 @@ class LobErase:
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongString:
-    """Begin of a value of an extended VARCHAR2; rows of unknown form with the value follow.
-
-    Attributes:
-        column: name of the column.
-        statement: the row, as in LobSelect.
-    """
-
-    column: str
-    statement: Statement
-
-
 LobStatement = LobSelect | LobWrite | LobTrim | LobErase
 
 
@@ -292,8 +279,11 @@ def _read_data(data: bytes, value: Value, *, is_bytes: bool) -> str | bytes:
     raise Defect(Reason.LOB, value.start)
 
 
-def parse_long_string(text: str) -> LongString:
-    """Return the column and row of the begin of an extended VARCHAR2. Raises Defect."""
+def parse_long_string(text: str) -> LobSelect:
+    """Return the column and row of the begin of an extended VARCHAR2, NVARCHAR2 or RAW.
+
+    Rows of unknown form with the value follow it. Raises Defect.
+    """
     data = _encode(text)
     opening = _LONG_STRING.match(data)
     if opening is None:
@@ -304,8 +294,10 @@ def parse_long_string(text: str) -> LongString:
     if bound is None or not _STRING_CLOSING.fullmatch(data, value.end):
         raise Defect(Reason.LOB, value.start)
     target = inner[inner.index(b'"') :].partition(b" a set ")[0]
-    statement, _ = parse_condition(target + b" a" + inner[bound.end() :], value.start)
-    return LongString(column=bound[1].decode(), statement=statement)
+    statement, condition = parse_condition(target + b" a" + inner[bound.end() :], value.start)
+    return LobSelect(
+        column=bound[1].decode(), locator="loc_c", statement=statement, condition=condition.decode()
+    )
 
 
 def text_literal(text: str) -> str:

@@ -24,6 +24,10 @@ FRACTION_MAX = 9
 FLOAT_BITS_DEFAULT = 126
 
 _SIZED = frozenset(("CHAR", "VARCHAR2", "NCHAR", "NVARCHAR2", "RAW", "UROWID"))
+# Lengths up to which values are in the row; longer ones are of extended types (of 32 KB), and the
+# server stores them as large objects.
+_INLINE = {"VARCHAR2": 4000, "NVARCHAR2": 2000, "RAW": 2000}
+_CHARACTER_BYTES = 4
 _TIMESTAMPS = frozenset(("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "TIMESTAMP WITH LOCAL TIME ZONE"))
 _INTERVALS = frozenset(("INTERVAL YEAR TO MONTH", "INTERVAL DAY TO SECOND"))
 REFUSED: dict[str, str] = {
@@ -141,7 +145,14 @@ class OracleType:
     @property
     def is_large(self) -> bool:
         """Return whether images lack an unchanged value, because it is never logged."""
-        return self.base in ("CLOB", "NCLOB", "BLOB", "LONG", "LONG RAW")
+        is_extended = self.base in _INLINE and (self.length or 0) > _INLINE[self.base]
+        return is_extended or self.base in ("CLOB", "NCLOB", "BLOB", "LONG", "LONG RAW")
+
+    @property
+    def may_be_large(self) -> bool:
+        """Return whether `is_large`, or a text in characters that may be an extended one."""
+        bytes_max = (self.length or 0) * (_CHARACTER_BYTES if self.is_in_characters else 1)
+        return self.is_large or (self.base == "VARCHAR2" and bytes_max > _INLINE["VARCHAR2"])
 
     @property
     def decimal(self) -> tuple[int, int] | None:

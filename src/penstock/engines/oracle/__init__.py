@@ -12,7 +12,8 @@ DESCRIPTOR = Descriptor(
     schemes={"oracle": "oracle"},
     start_keys=frozenset({"startScn"}),
     options={
-        "changeExtractor": frozenset({"startScn", "transactionRowsMax", "transactionHoursMax"})
+        "changeExtractor": frozenset({"startScn", "transactionRowsMax", "transactionHoursMax"}),
+        "target": frozenset({"directPath"}),
     },
     begins=(
         "starts at a system change number",
@@ -48,6 +49,7 @@ DESCRIPTOR = Descriptor(
         "leftovers": f"{_HERE}.target.progress",
         "progress": f"{_HERE}.target.progress:connect_progress",
         "target": f"{_HERE}.target.target_engine:OracleTargetEngine",
+        "target_options": f"{_HERE}.url",
         "target_state": f"{_HERE}.target.progress:connect_progress",
         "type_rules": f"{_HERE}.target.type_rules:TYPE_RULES",
     },

@@ -17,9 +17,11 @@ from penstock.engines.oracle.errors import (
     ArchivingOff,
     DatabaseClosed,
     DatabaseNotPrimary,
+    MiningOutsideRoot,
     SupplementalLoggingOff,
 )
 from penstock.engines.oracle.reading.statements import CURRENT_SCN
+from penstock.engines.oracle.url import ROOT
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.host.state_file import StateFile
 from penstock.model import TableName
@@ -32,6 +34,7 @@ DATABASE = (
     "SELECT DBID, NAME, RESETLOGS_CHANGE#, RESETLOGS_TIME, LOG_MODE, SUPPLEMENTAL_LOG_DATA_MIN, "
     "SUPPLEMENTAL_LOG_DATA_ALL, FORCE_LOGGING, CDB, DATABASE_ROLE, OPEN_MODE FROM V$DATABASE"
 )
+CONTAINER = "SELECT SYS_CONTEXT('USERENV', 'CON_NAME') FROM DUAL"
 PDB_MODE = "SELECT OPEN_MODE FROM V$PDBS WHERE NAME = :name"
 OPEN_TRANSACTIONS = "SELECT XIDUSN, XIDSLOT, XIDSQN, START_SCN FROM GV$TRANSACTION"
 SWITCH = "ALTER SYSTEM ARCHIVE LOG CURRENT"
@@ -145,13 +148,22 @@ def check_database(session: Connection, pdb: str = "") -> DatabaseFacts:
         session: A session for mining.
         pdb: The pluggable database of the tables, in upper case; empty without one.
 
-    Raises ArchivingOff, SupplementalLoggingOff, DatabaseNotPrimary, DatabaseClosed.
+    Raises DatabaseNotPrimary, MiningOutsideRoot, ArchivingOff, SupplementalLoggingOff,
+    DatabaseClosed.
     """
     found = read_database(session)
     if found.role != "PRIMARY":
         raise DatabaseNotPrimary(
             f"the database {found.name} is a {found.role}: penstock mines the primary only",
             hint="Name the primary database in [source] url.",
+        )
+    if found.is_container and (container := read_container(session)) != ROOT:
+        raise MiningOutsideRoot(
+            f"the service of [source] url is in the pluggable database {container}: logs can be "
+            f"added to LogMiner at {ROOT} only",
+            hint=f"Name the root's service and ?pdb={container} in [source] url, with a common "
+            "user (C##...). Where there is no such user, as in an Autonomous Database and on "
+            'Amazon RDS with containers, use mode = "data".',
         )
     if found.log_mode != "ARCHIVELOG":
         raise ArchivingOff(
@@ -170,6 +182,12 @@ def check_database(session: Connection, pdb: str = "") -> DatabaseFacts:
             "ALTER PLUGGABLE DATABASE ALL SAVE STATE;",
         )
     return found
+
+
+def read_container(session: Connection) -> str:
+    """Return the name of a session's container."""
+    ((name,),) = session.execute(CONTAINER)
+    return str(name)
 
 
 def read_pdb_mode(session: Connection, pdb: str) -> str | None:

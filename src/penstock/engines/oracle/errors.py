@@ -54,6 +54,13 @@ class DatabaseNotPrimary(PenstockError):
     retry: ClassVar[Retry] = "operator"
 
 
+class MiningOutsideRoot(PenstockError):
+    """The URL of the source names the service of a pluggable database, where logs are not mined."""
+
+    code = "OR10"
+    retry: ClassVar[Retry] = "operator"
+
+
 class DatabaseClosed(PenstockError):
     """The pluggable database of the tables is not open for changes."""
 

@@ -19,6 +19,8 @@ connectTimeout     seconds until the connection stands, 20 by default
 keepaliveMinutes   minutes of silence between two TCP probes, 2 by default; 0 sends none
 sdu                bytes of a network packet, 512 to 2097152
 
+A key of [target] becomes an option, too, because workers have the URL alone: directPath.
+
 The source of names and values is python-oracledb 26.1, `connect()`.
 """
 
@@ -32,7 +34,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.host.errors import UrlInvalid, mask
 from penstock.model.whole_number import parse_whole
-from penstock.ports.config import ChangeExtractorSection
+from penstock.ports.config import ChangeExtractorSection, TargetSection
 from penstock.ports.registry import Reach
 
 SCHEME = "oracle"
@@ -42,6 +44,7 @@ KEEPALIVE_MINUTES = 2  # load balancers cut a connection that is silent for 350 
 EXAMPLE = "oracle://user:password@host:1521/service?pdb=NAME"
 ROOT = "CDB$ROOT"
 SCN_MAX = 2**63 - 1
+BATCH_SECONDS = None
 
 _BOOLEANS = {"true": "true", "yes": "true", "1": "true", "false": "false", "no": "false"}
 _BOOLEANS["0"] = "false"
@@ -58,11 +61,13 @@ _OPTIONS = {
         "connectTimeout",
         "keepaliveMinutes",
         "sdu",
+        "directPath",
     )
 }
 _CHOICES: Mapping[str, tuple[Mapping[str, str], str]] = {
     "protocol": ({"tcp": "tcp", "tcps": "tcps"}, "tcp or tcps"),
     "sslServerDnMatch": (_BOOLEANS, "true or false"),
+    "directPath": (_BOOLEANS, "true or false"),
     "serverType": (
         {one: one for one in ("dedicated", "shared", "pooled")},
         "dedicated, shared or pooled",
@@ -140,6 +145,11 @@ class OracleUrl:
     def pdb(self) -> str:
         """Return the pluggable database in upper case; empty if the URL names none."""
         return self.options.get("pdb", "").upper()
+
+    @property
+    def is_direct(self) -> bool:
+        """Return whether the bulk load sends rows by the direct path."""
+        return self.options.get("directPath") == "true"
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -222,6 +232,18 @@ def problems(section: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
         yield "transactionRowsMax", "must not be negative"
     if section.transaction_hours_max < 0:
         yield "transactionHoursMax", "must not be negative"
+
+
+def complete_url(target: TargetSection, _conf: Mapping[str, str]) -> str:
+    """Return the target's URL with the keys of [target]."""
+    if not target.direct_path:
+        return target.url
+    return f"{target.url}{'&' if '?' in target.url else '?'}directPath=true"
+
+
+def target_problems(_target: TargetSection) -> Iterator[tuple[str, str]]:
+    """Yield nothing: the keys of [target] have no values that are wrong together."""
+    return iter(())
 
 
 def reach(url: str) -> Reach:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from penstock.engines.oracle.beginning import DatabaseFacts, read_database
+from penstock.engines.oracle.beginning import DatabaseFacts, read_container, read_database
 from penstock.engines.oracle.connect import Connection
 from penstock.engines.oracle.reading.catalog import Survey
 from penstock.engines.oracle.url import ROOT, OracleUrl
@@ -21,7 +21,6 @@ NAMES_SHOWN_MAX = 10
 SOURCE_CHECKS = Checks(Side.SOURCE)
 TARGET_CHECKS = Checks(Side.TARGET)
 
-CONTAINER = "SELECT SYS_CONTEXT('USERENV', 'CON_NAME') FROM DUAL"
 USER = "SELECT SYS_CONTEXT('USERENV', 'SESSION_USER') FROM DUAL"
 PRIVILEGES = "SELECT PRIVILEGE FROM SESSION_PRIVS"
 PARAMETER = "SELECT VALUE FROM V$PARAMETER WHERE NAME = :name"
@@ -82,7 +81,7 @@ class OracleProbe:
     def container(self) -> str:
         """Return the container of the mining session."""
         if "container" not in self.memo:
-            self.memo["container"] = str(self.root.execute(CONTAINER)[0][0])
+            self.memo["container"] = read_container(self.root)
         return str(self.memo["container"])
 
     @property
@@ -142,6 +141,7 @@ CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "OR07": ("OR002", "OR003"),
         "OR08": ("OR001",),
         "OR09": ("OR008",),
+        "OR10": ("OR008",),
         "OR20": ("OR015", "OR041"),
         "OR21": ("OR015",),
         "OR32": ("OR041",),

@@ -30,6 +30,7 @@ from penstock.engines.oracle.source.errors import (
 from penstock.engines.oracle.source.kept_rows import (
     CHANGES,
     LOBS,
+    LONG_STRINGS,
     TEMPORARY,
     classify,
     count_untied,
@@ -272,7 +273,7 @@ class Assembly:
             return
         if kept & UNDO:
             transaction.has_undo, text = True, ""
-        transaction.has_lobs |= code in LOBS
+        transaction.has_lobs |= code in LOBS or code in LONG_STRINGS
         self._append(
             transaction, Entry(number, text or "", scn, transaction.name, rs_id, kept, row_id)
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.request_files import RequestFiles, ResendRefused, table_not_captured
+from penstock.host.request_files import RequestFiles, table_not_captured
 from penstock.host.state_file import StateFiles
 from penstock.model import PenstockError, TableName
 from penstock.model.table_requests import Capture, TableRequest
@@ -91,12 +91,6 @@ class Captures:
                 self._files.answer(request, error)
             else:
                 self._files.answer(request, None)
-        for request in answers.open_resends(requests.tables):
-            refusal = ResendRefused(
-                f"rows of {request.table} cannot be put into the log again: the source is Oracle",
-                hint=f"Copy the table again: penstock table resync FILE {request.table}",
-            )
-            self._files.answer_resend(request, refusal)
 
     def _carry_out(
         self,

@@ -24,7 +24,7 @@ LOBS = frozenset(
         Operation.LOB_ERASE_OBSERVED,
     )
 )
-_LONG_STRINGS = frozenset(
+LONG_STRINGS = frozenset(
     (Operation.LONG_STRING_BEGIN, Operation.LONG_STRING_WRITE, Operation.LONG_STRING_END)
 )
 
@@ -33,9 +33,9 @@ def classify(code: int, rollback: int, status: int, info: str | None, text: str 
     """Return Entry.code of a row; -1 if it is not kept: a lock, a marker, a temporary table."""
     if rollback:
         return code | UNDO if code in CHANGES else -1
-    if code in LOBS:
+    if code in LOBS or code in LONG_STRINGS:
         return code
-    if code == Operation.UNSUPPORTED or code in _LONG_STRINGS:
+    if code == Operation.UNSUPPORTED:
         return code | UNREADABLE | Reason.UNSUPPORTED << REASON_BITS
     if code not in CHANGES or not text or text.startswith(TEMPORARY):
         return -1

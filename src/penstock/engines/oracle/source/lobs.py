@@ -6,6 +6,9 @@ this transaction with an empty one, or the writes follow a trim to nothing, or e
 their length. Any other value is read from the table as of the commit. Each value becomes an update
 of its column, after the insert of its row.
 
+An extended VARCHAR2, NVARCHAR2 or RAW (of more than 4,000 bytes) is such a group, too. The form of
+its data is not public, so its value is always read from the table.
+
 Follows the reference, sections 8, 1a O2 and 1b.16.
 """
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 from penstock.codec.oracle.lob_statements import (
     LobSelect,
@@ -22,22 +26,18 @@ from penstock.codec.oracle.lob_statements import (
     LobWrite,
     bytes_literal,
     parse_lob_statement,
+    parse_long_string,
     text_literal,
 )
 from penstock.codec.oracle.mined_rows import Operation
 from penstock.codec.oracle.redo_outcome import Defect, Reason, redo_error
 from penstock.engines.oracle.source.entries import MISMATCH, OPERATION, UNDO, Entry, Transaction
+from penstock.engines.oracle.source.kept_rows import LOBS, LONG_STRINGS, PLACEHOLDER
 
-LOB_CODES = frozenset(
-    (
-        Operation.SEL_LOB_LOCATOR,
-        Operation.LOB_WRITE,
-        Operation.LOB_TRIM,
-        Operation.LOB_ERASE,
-        Operation.LOB_ERASE_OBSERVED,
-    )
-)
 _CHANGES = frozenset((Operation.INSERT, Operation.DELETE, Operation.UPDATE))
+
+
+T = TypeVar("T")
 
 
 class Gone(Enum):
@@ -67,6 +67,7 @@ class Group:
         is_decided: Whether it is known whether it survives.
         is_undone: Whether undo rows reverse it.
         is_unborn: Whether they reverse the insert of its row too.
+        has_undo: Whether undo rows of its own may reverse it.
         parts: Data so far.
         left: Rows that still come.
     """
@@ -82,6 +83,7 @@ class Group:
     is_decided: bool = False
     is_undone: bool = False
     is_unborn: bool = False
+    has_undo: bool = True
     parts: list[str | bytes] = field(default_factory=list)
     left: int = 0
 
@@ -130,15 +132,19 @@ class Labels:
         self._current: dict[str, dict[str, Group]] = {}
         self._empty: dict[str, set[str]] = {}  # row ids of inserts, and columns written since
         self._select: LobSelect | None = None
+        self._string: Group | None = None
         self._is_marked = False
+        self._row_id = PLACEHOLDER  # of the last row that only marks a statement
         for entries in transaction.frames():
             labels: dict[int, Group] = {}
             for at, entry in enumerate(entries):
                 operation = entry.code & OPERATION
-                if operation in LOB_CODES:
+                if operation in LOBS:
                     group = self._label(entry, operation)
                     if group is not None:
                         labels[at] = group
+                elif operation in LONG_STRINGS:
+                    labels[at] = self._label_string(entry, operation)
                 elif operation in _CHANGES:
                     self._change(entry, operation)
             self.by_frame.append(labels)
@@ -162,22 +168,23 @@ class Labels:
     def _label(self, entry: Entry, operation: int) -> Group | None:
         """Return the group of a row; None for one that opens an object."""
         if operation == Operation.SEL_LOB_LOCATOR and not entry.text:
-            self._is_marked = True
+            self._is_marked, self._row_id = True, entry.row_id
             return None
-        action = _parse(entry)
+        row_id = entry.row_id if entry.row_id != PLACEHOLDER else self._row_id
+        action = _parse(entry, parse_lob_statement)
         if isinstance(action, LobSelect):
             self._select = action
-            self._current.get(entry.row_id, {}).pop(action.column, None)
+            self._current.get(row_id, {}).pop(action.column, None)
             return None
         select = action.select or self._select
         if select is None:
             raise redo_error(Reason.LOB, 0, entry)  # type: ignore[arg-type]
-        columns = self._current.setdefault(entry.row_id, {})
+        columns = self._current.setdefault(row_id, {})
         group = columns.get(select.column)
         is_marked, self._is_marked = self._is_marked, False
         if group is None or not group.continues(action):
-            group = columns[select.column] = Group(select, entry.row_id)
-            written = self._empty.get(entry.row_id)
+            group = columns[select.column] = Group(select, row_id)
+            written = self._empty.get(row_id)
             if written is not None and select.column not in written:
                 group.is_based = True
                 written.add(select.column)
@@ -186,10 +193,22 @@ class Labels:
         group.add(action)
         return group
 
+    def _label_string(self, entry: Entry, operation: int) -> Group:
+        """Return the group of a row of an extended text."""
+        group = self._string
+        if operation == Operation.LONG_STRING_BEGIN:
+            select = _parse(entry, parse_long_string)
+            group = Group(select, entry.row_id, length=-1, has_undo=False)
+        if group is None:
+            raise redo_error(Reason.LOB, 0, entry)  # type: ignore[arg-type]
+        group.count += 1
+        self._string = None if operation == Operation.LONG_STRING_END else group
+        return group
 
-def _parse(entry: Entry) -> LobStatement:
+
+def _parse(entry: Entry, parse: Callable[[str], T]) -> T:
     try:
-        return parse_lob_statement(entry.text)
+        return parse(entry.text)
     except Defect as defect:
         raise redo_error(defect.reason, defect.offset, entry) from defect  # type: ignore[arg-type]
 
@@ -222,14 +241,14 @@ class LobAssembler:
             if group.left:
                 continue
             if group.follows_insert and not group.is_undone:
-                self._waiting.setdefault(entry.row_id, []).append((entry, group))
+                self._waiting.setdefault(group.row_id, []).append((entry, group))
             else:
                 yield from self._finish(entry, group)
 
     def _collect(self, entry: Entry, group: Group) -> None:
         if group.is_undone or not group.is_whole:
             return
-        action = _parse(entry)
+        action = _parse(entry, parse_lob_statement)
         if isinstance(action, LobWrite):
             group.parts.append(action.data)
 
@@ -240,7 +259,9 @@ class LobAssembler:
         if group.is_whole and not group.is_undone:
             literal = group.literal()
         else:
-            value = self._read(entry, group.select.column)
+            if group.row_id == PLACEHOLDER:
+                raise redo_error(Reason.LOB, 0, entry)  # type: ignore[arg-type]
+            value = self._read(entry._replace(row_id=group.row_id), group.select.column)
             if isinstance(value, Gone):
                 return  # the transaction deleted the row later
             literal = literal_of(value)

@@ -168,10 +168,11 @@ class Shapes:
 
     def present_relations(self) -> Sequence[Relation]:
         """Return the shapes of all captured tables after the last statement that was given."""
-        return [
-            self._number_version(name, self._present_shape(name), self._begin_of(name))
-            for name in self.tables
-        ]
+        return [self.present_relation(name) for name in self.tables]
+
+    def present_relation(self, table: TableName) -> Relation:
+        """Return the shape of a captured table after the last statement that was given."""
+        return self._number_version(table, self._present_shape(table), self._begin_of(table))
 
     def _begin_of(self, table: TableName) -> int:
         """Return the position from which a table has its present shape; 0 if it is not known."""
@@ -204,9 +205,9 @@ class Shapes:
 
     @property
     def has_large(self) -> bool:
-        """Return whether a captured table has a large object."""
+        """Return whether a captured table has a large object, or a text that may be one."""
         return any(
-            parse_type(column.base_type or column.type_text).is_large
+            parse_type(column.base_type or column.type_text).may_be_large
             for one in self._tables.values()
             for column in one.columns
         )
@@ -316,14 +317,19 @@ class Shapes:
         """Keep a column of a table version as text from here on; `bind` it again."""
         table, object_, at = self._places[number]
         old = self._versions[(object_, at)].relation
-        columns = tuple(
-            one.as_text() if place == column else one for place, one in enumerate(old.columns)
-        )
-        wider = self._number_version(table, replace(old, columns=columns), old.since)
+        self._reshape(table, old, old.with_text_column(column), old.since)
+
+    def reshape(self, table: TableName, relation: Relation, since: int) -> Relation:
+        """Return the present shape of a table, in which these columns are text from here on."""
+        return self._reshape(table, self.relations[table], relation, since)
+
+    def _reshape(self, table: TableName, old: Relation, new: Relation, since: int) -> Relation:
+        wider = self._number_version(table, new, since)
         for key, version in self._versions.items():
             if version.relation == old:
                 self._versions[key] = msgspec.structs.replace(version, relation=wider)
         self.is_changed = True
+        return wider
 
     def name_columns(self, entry: Entry, read_large: Callable[[str], str]) -> Entry:
         """Return a row of an older version with the names and values of that version.

@@ -31,6 +31,7 @@ from penstock.engines.oracle.source.errors import (
 )
 from penstock.engines.oracle.source.lobs import LobValue, ReadLob
 from penstock.engines.oracle.source.mining import Miner
+from penstock.engines.oracle.source.resends import Resends
 from penstock.engines.oracle.source.shapes import KnownShapes, Shapes
 from penstock.engines.oracle.source.stream import POLL_S, RedoStream
 from penstock.engines.oracle.source.views import read_clock
@@ -88,6 +89,7 @@ class OracleEngine(SourceEngine):
             poll_s: Seconds between windows while nothing happens.
         """
         self._opens = opens
+        self._opens_tables = opens_tables
         self._tables = tables
         self._selects = selects
         self._options = options
@@ -101,6 +103,8 @@ class OracleEngine(SourceEngine):
         self._miner: Miner | None = None
         self._shapes: Shapes | None = None
         self._captures: Captures | None = None
+        self._resends_made: Resends | None = None
+        self._stream: RedoStream | None = None
         self._marks = Watermarks()
         self._catalogue = Catalogue(opens_tables)
         self._saved_s = float("-inf")
@@ -133,6 +137,9 @@ class OracleEngine(SourceEngine):
             takes=captures.takes,
             read_scn=self._catalogue.read_scn,
             is_whole=self._options.full_before_images,
+        )
+        self._resends_made = Resends(
+            place.state, shapes, self._opens_tables, name=self.name, clock=place.clock
         )
         shapes.load(state)
         shapes.encoding = self._catalogue.read_encoding()
@@ -208,6 +215,11 @@ class OracleEngine(SourceEngine):
         assert self._shapes is not None, "begin() comes first"
         return self._shapes
 
+    @property
+    def _resends(self) -> Resends:
+        assert self._resends_made is not None, "begin() comes first"
+        return self._resends_made
+
     def _note_objects(self) -> None:
         """Note the object numbers of the captured tables, by which their rows are found."""
         self.shapes.note_objects(self._catalogue.read_objects(self.shapes.tables))
@@ -269,19 +281,19 @@ class OracleEngine(SourceEngine):
         logger.info("stream started", position=self.text(durable.position))
         self._marks.rewind(durable.position)
         self._refresh()
-        emission = Emission(
-            self.shapes,
-            durable,
-            read_lob=self._read_lob,
-            time_us=self.miner.time_us,
-            may_capture=self._selects,
-            on_drop=self._captures.note_dropped,
-        )
+        captures = self._captures
         stream = RedoStream(
             self.miner,
             self.shapes,
             self._marks,
-            emission,
+            lambda start: Emission(
+                self.shapes,
+                start,
+                read_lob=self._read_lob,
+                time_us=self.miner.time_us,
+                may_capture=self._selects,
+                on_drop=captures.note_dropped,
+            ),
             start=durable,
             spill=lambda: Spill(place.spill, place.files),
             container=self._container,
@@ -290,9 +302,12 @@ class OracleEngine(SourceEngine):
             clock=self._clock,
             poll_s=self._poll_s,
         )
+        self._stream = stream
         try:
             yield stream
         finally:
+            self._stream = None
+            self._resends.forget_stream()
             stream.close()
 
     def saw(self, run: Run) -> None:
@@ -316,15 +331,17 @@ class OracleEngine(SourceEngine):
         self._saved_s = self._clock.monotonic_s()
 
     def has_outstanding(self) -> bool:
-        """Return False: tables have no work of their own."""
-        return False
+        """Return whether rows are being sent again."""
+        return self._resends.is_at_work
 
-    def tend(self, log_access: LogAccess) -> None:  # noqa: ARG002 - the port's
-        """Carry out requests: begin or end the capture of tables."""
+    def tend(self, log_access: LogAccess) -> None:
+        """Carry out requests: begin or end the capture of tables, send their rows again."""
         assert self._captures is not None, "begin() comes first"
         self._captures.tend(self._refresh, self.shapes.is_captured)
         if self.shapes.is_changed:
             self._save()
+        if self._stream is not None:
+            self._resends.tend(self._stream, log_access)
 
     def is_loss(self, error: PenstockError) -> bool:
         """Return whether the server no longer has changes that the log lacks."""

@@ -52,6 +52,25 @@ class Counted(StreamCounted):
     ignored_row_count: int = 0
 
 
+class Visit:
+    """Transaction of the log's own that a stream gives when it has all redo that is written.
+
+    Attributes:
+        runs: Returns the transaction's runs, to follow the log's end, which is after all commits of
+            one SCN. Without any, the stream continues.
+        end: The log's end after them; None until they were given.
+    """
+
+    def __init__(self, runs: Callable[[FlushPoint], Iterator[Run]]) -> None:
+        """Keep the argument."""
+        self.runs = runs
+        self.end: FlushPoint | None = None
+
+    def is_in_log(self, durable: FlushPoint) -> bool:
+        """Return whether the runs are durable."""
+        return self.end is not None and durable.trx >= self.end.trx
+
+
 class RedoStream(SourceStream):
     """Stream that continues after a flush point.
 
@@ -64,7 +83,7 @@ class RedoStream(SourceStream):
         miner: Miner,
         shapes: Shapes,
         marks: Watermarks,
-        emission: Emission,
+        emits: Callable[[FlushPoint], Emission],
         *,
         start: FlushPoint,
         spill: Callable[[], Spill],
@@ -81,7 +100,7 @@ class RedoStream(SourceStream):
             miner: Reader of windows.
             shapes: Of the captured tables.
             marks: Watermarks of the log.
-            emission: Converter of transactions, which continues after start.
+            emits: Returns a converter of transactions that continues after a flush point.
             start: Where the log ends.
             spill: Returns an empty directory for side files.
             container: Pluggable database of the tables; empty without one.
@@ -94,7 +113,8 @@ class RedoStream(SourceStream):
         self._miner = miner
         self._shapes = shapes
         self._marks = marks
-        self._emission = emission
+        self._emits = emits
+        self._emission = emits(start)
         self._open_spill = spill
         self._container = container
         self._limits = limits or Limits()
@@ -112,7 +132,9 @@ class RedoStream(SourceStream):
         self._spill: Spill | None = None
         self._assembly: Assembly | None = None
         self._counts = Counted()
-        emission.introduce()
+        self._visit: Visit | None = None
+        self._is_current = False  # all redo was given that was written at the last look
+        self._emission.introduce()
 
     # ------------------------------------------------------------------ the port
 
@@ -141,6 +163,11 @@ class RedoStream(SourceStream):
                     return self._give_out(run)
                 if self._clock.monotonic_s() > until_s:
                     return None  # the window is not read yet
+            visit = self._visit
+            if visit is not None and self._is_current:
+                self._visit = None
+                self._steps = self._give_visit(visit)
+                continue
             now_s = self._clock.monotonic_s()
             if now_s >= self._next_s:
                 self._steps = self._window()
@@ -157,6 +184,21 @@ class RedoStream(SourceStream):
             self._end = run.end
             self._moved_s = self._clock.monotonic_s()
         return run
+
+    def visit(self, visit: Visit) -> None:
+        """Give a transaction of the log's own after the next window that has all redo."""
+        self._visit = visit
+        self._is_current = False
+
+    def _give_visit(self, visit: Visit) -> Iterator[Run]:
+        yield self._emission.take(self._given)
+        for run in visit.runs(self._end):
+            if run.end is not None:
+                visit.end = run.end
+            yield run
+        if visit.end is not None:  # rows and transactions are numbered after those of the visit
+            self._emission = self._emits(visit.end)
+            self._emission.introduce()
 
     def has_given(self, position: int) -> bool:
         """Return whether everything before position was given."""
@@ -182,6 +224,7 @@ class RedoStream(SourceStream):
     def _window(self) -> Iterator[Run | None]:
         """Read a window, and yield its runs; None while it is read."""
         began_s = self._clock.monotonic_s()
+        self._is_current = False
         last_scn = self._given >> 64
         mark = self._marks.low_at(self._given)
         flushed = self._miner.read_end(mark - 1)
@@ -190,6 +233,7 @@ class RedoStream(SourceStream):
         if flushed <= last_scn:
             self._next_s = began_s + self._poll_s
             yield from self._move(is_waited_for=False)
+            self._is_current = self._given == OraclePosition.of_scn(last_scn).ordinal
             return
         high = self._miner.span.end(low, last_scn, flushed)
         self.is_reading = True
@@ -212,7 +256,8 @@ class RedoStream(SourceStream):
         self._marks.note(self._given, following)
         if not has_rows:
             yield from self._move(is_waited_for=False)
-        if high >= flushed:
+        self._is_current = high >= flushed
+        if self._is_current:
             self._pause(began_s, is_pinned=is_pinned)
 
     def _pause(self, began_s: float, *, is_pinned: bool) -> None:

@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 
 from penstock.codec.oracle.mined_rows import Operation
 from penstock.engines.oracle.source.entries import OPERATION, UNDO, Entry, Transaction
-from penstock.engines.oracle.source.lobs import LOB_CODES, Group
+from penstock.engines.oracle.source.kept_rows import LOBS
+from penstock.engines.oracle.source.lobs import Group
 
 _REVERSED = {
     Operation.INSERT: Operation.DELETE,
@@ -54,7 +55,7 @@ def _is_kept(entry: Entry, undone: Counter[tuple[str, int]]) -> bool:
     if entry.code & UNDO:
         undone[(entry.row_id, _REVERSED[Operation(operation)])] += 1
         return False
-    if operation in LOB_CODES:
+    if operation in LOBS:
         return False  # it opens a large object, and changes nothing
     if not undone:
         return True
@@ -75,7 +76,7 @@ def _survives(group: Group, undone: Counter[tuple[str, int]]) -> bool:
         return not group.is_undone
     group.is_decided = True
     key = group.row_id, Operation.UPDATE
-    count = undone.get(key, 0)
+    count = undone.get(key, 0) if group.has_undo else 0
     if count == 1:
         del undone[key]
     elif count:

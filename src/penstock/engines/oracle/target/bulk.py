@@ -21,9 +21,12 @@ from penstock.engines.oracle.target.catalog import (
     columns_with_default,
     read_target_tables,
 )
-from penstock.engines.oracle.target.chunk import ChunkSpec
+from penstock.engines.oracle.target.chunk_rows import ChunkSpec
 from penstock.engines.oracle.target.deferred_keys import deferred_keys
+from penstock.engines.oracle.target.direct_path import heap_prefix
 from penstock.engines.oracle.target.progress import (
+    OUR_TABLES,
+    OWNER,
     USER_REFUSED,
     drop_text,
     name_work,
@@ -32,6 +35,7 @@ from penstock.engines.oracle.target.progress import (
     transaction,
 )
 from penstock.engines.oracle.target.shapes import TableShape
+from penstock.engines.oracle.url import OracleUrl
 from penstock.host.errors import PrivilegeMissing, StatementFailed, StatementInterrupted
 from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName, UniqueKey
 from penstock.ports.bulk import BulkTarget, Found, Mark, TablePlan, TargetFires, chunks_missing
@@ -72,6 +76,7 @@ class OracleBulk(BulkTarget):
         assert servers is not None, "an Oracle target always has a pair of servers"
         self._namespaces = namespaces
         self._servers = servers
+        self._is_direct = OracleUrl.parse(url).is_direct
         self._connection = open_session(url)
         self._progress = progress_of(self._connection)
 
@@ -89,6 +94,7 @@ class OracleBulk(BulkTarget):
             relation=relation_of(plan.definition),
             source_engine=self._servers.source.engine,
             choices=self._servers.choices,
+            is_direct=self._is_direct,
         )
 
     def read_action(self) -> str:
@@ -239,6 +245,8 @@ class OracleBulk(BulkTarget):
                     self._progress.forget_chunks(plan.source)
                 for plan in plans:
                     self._connection.run(f"DELETE FROM {quote(*plan.target)}")
+        for plan in plans:
+            self._drop_heaps((*plan.given_up, plan.name))
 
     def _truncate(self, table: TableName) -> None:
         """Empty a table fast if the server allows it; its rows are deleted later otherwise."""
@@ -260,7 +268,25 @@ class OracleBulk(BulkTarget):
             is_marked = self._progress.finish_mark(plan.source, plan.name, count)
             if missing or not is_marked:
                 raise chunks_missing(plan, missing, is_marked=is_marked)
+        self._drop_heaps((plan.name,))
         return count
+
+    def _drop_heaps(self, plans: Iterable[str]) -> None:
+        """Drop the heaps that lost workers have left; one that is being filled stays."""
+        prefixes = tuple(map(heap_prefix, plans))
+        with name_work("dropping tables of lost workers"):
+            for (name,) in self._connection.execute(OUR_TABLES):
+                if str(name).startswith(prefixes):
+                    self._drop_heap(str(name))
+
+    def _drop_heap(self, name: str) -> None:
+        try:
+            self._connection.run(drop_text(OWNER, name))
+        except StatementInterrupted as error:
+            logger.warning("table of a lost worker stays", table=name, reason=error.message)
+        except StatementFailed as error:
+            if error.fields.get("errno") != _GONE:
+                raise
 
     def drop_if_made(self, target: TableName) -> None:
         if target not in self._progress.made_tables():

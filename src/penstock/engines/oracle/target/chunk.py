@@ -1,25 +1,29 @@
 """Writer of a chunk into Oracle: its rows and its DL row, in one transaction.
 
 Rows are inserted by array INSERTs that belong to the transaction, with each column's conversion in
-the statement. The direct path is not used: it commits its rows and locks the table for other
-workers. The rows come first, and the rows of our own tables are locked for the short rest alone, so
-that several chunks of a table are inserted at the same time. An attempt that finds the chunk done,
-or its plan gone, is rolled back. Not here: the origin of the rows (the source's `BulkReader`),
-retries (`penstock.load.chunk`).
+the statement, or through a heap that the direct path has filled (`direct_path.py`). The rows come
+first, and the rows of our own tables are locked for the short rest alone, so that several chunks of
+a table are inserted at the same time. An attempt that finds the chunk done, or its plan gone, is
+rolled back. Not here: the origin of the rows (the source's `BulkReader`), retries
+(`penstock.load.chunk`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import closing
 
 import pyarrow as pa
 
-from penstock.codec.lines import LineDialect
-from penstock.codec.types import NO_CHOICES, Choices, prepare_values
-from penstock.engines.oracle.connect import Connection, quote
-from penstock.engines.oracle.target.catalog import TargetTable, read_target_tables, require
-from penstock.engines.oracle.target.layout import convert_values, staged_form
+from penstock.engines.oracle.connect import Connection
+from penstock.engines.oracle.target.catalog import read_target_tables, require
+from penstock.engines.oracle.target.chunk_rows import (
+    ChunkSpec,
+    ShapeInsert,
+    counts_differ,
+    read_chunk,
+)
+from penstock.engines.oracle.target.direct_path import Heaps
 from penstock.engines.oracle.target.progress import (
     name_work,
     open_session,
@@ -27,33 +31,9 @@ from penstock.engines.oracle.target.progress import (
     transaction,
 )
 from penstock.engines.oracle.target.refusals import apply_error
-from penstock.engines.oracle.target.translation import Translation
 from penstock.host import faults
-from penstock.model import PenstockError, Relation, TableName
-from penstock.ports.bulk import (
-    BulkReader,
-    BulkWriter,
-    ChunkStatus,
-    ChunkTask,
-    CopyCountsDiffer,
-    ShapedRows,
-)
-from penstock.ports.chunk_rows import read_rows
-from penstock.sql.row_translation import fill_template
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkSpec:
-    """Facts that a writer needs besides its task, to be pickled.
-
-    Attributes:
-        relation: The table in the log, with the columns of the chunk in order.
-        source_engine: The source's in the log.
-    """
-
-    relation: Relation
-    source_engine: str
-    choices: Choices = NO_CHOICES
+from penstock.model import PenstockError
+from penstock.ports.bulk import BulkReader, BulkWriter, ChunkStatus, ChunkTask
 
 
 class _NotNeeded(Exception):
@@ -84,17 +64,29 @@ class OracleWriter(BulkWriter):
             with name_work(task.doing):
                 with transaction(self._connection):
                     self._check(task)
-                with transaction(self._connection):
-                    count = insert_rows(self._connection, task, task.details, reader)
-                    self._check(task)
-                    number = task.chunk.number
-                    self._progress.begin_chunk(table=task.table, number=number)
-                    faults.point("bulk.chunk.copied")
-                    self._progress.end_chunk(table=task.table, number=number, row_count=count)
-                faults.point("bulk.chunk.committed")
+                return ChunkStatus.DONE, self._copy(task, reader)
         except _NotNeeded as found:
             return found.outcome
-        return ChunkStatus.DONE, count
+
+    def _copy(self, task: ChunkTask, reader: BulkReader) -> int:
+        """Read the chunk, and write its rows and its record; return the number of rows."""
+        spec: ChunkSpec = task.details
+        if not spec.is_direct:
+            return self._insert(task, lambda: insert_rows(self._connection, task, spec, reader))
+        with closing(Heaps(self._connection, task, spec)) as heaps:
+            heaps.fill(read_chunk(reader, task, spec))
+            return self._insert(task, heaps.pour)
+
+    def _insert(self, task: ChunkTask, insert: Callable[[], int]) -> int:
+        number = task.chunk.number
+        with transaction(self._connection):
+            count = insert()
+            self._check(task)
+            self._progress.begin_chunk(table=task.table, number=number)
+            faults.point("bulk.chunk.copied")
+            self._progress.end_chunk(table=task.table, number=number, row_count=count)
+        faults.point("bulk.chunk.committed")
+        return count
 
     def _check(self, task: ChunkTask) -> None:
         """Lock the plan's row; raise _NotNeeded if the plan is gone, or the chunk is done."""
@@ -114,73 +106,15 @@ def insert_rows(
     another number of rows.
     """
     table = require(read_target_tables(connection, [task.target]), task.target)
-    translation = Translation(engine=spec.source_engine, choices=spec.choices)
-    # PostgreSQL's own lines, or those that can have every character, also the zero.
-    dialect = LineDialect.COPY if task.read_plan is None else LineDialect.LOAD_DATA
     sent = taken = 0
-    for rows in read_rows(reader, task, spec.relation, dialect):
-        if not rows.batch.num_rows:
-            continue
-        insert = _Insert(rows.relation, table, translation)
-        batch = insert.convert(rows)
+    for one in read_chunk(reader, task, spec):
+        insert = ShapeInsert(one.relation, table, spec)
+        batch = insert.convert(one)
         try:
-            taken += connection.run_many(insert.sql, pa.Table.from_batches([batch]))
+            taken += connection.run_many(insert.from_binds(), pa.Table.from_batches([batch]))
         except PenstockError as error:
             raise apply_error(error, table.name) from error
-        sent += rows.batch.num_rows
+        sent += batch.num_rows
     if sent != taken:
-        raise _counts_differ(sent, taken, table.name)
+        raise counts_differ(sent, taken, table.name)
     return sent
-
-
-class _Insert:
-    """INSERT of the rows of one shape, with a bind and its conversion for each column."""
-
-    def __init__(self, relation: Relation, table: TargetTable, translation: Translation) -> None:
-        self._relation = relation
-        self._forms = translation.forms(relation)
-        self._prepares = translation.prepares(relation)
-        self._places = [
-            place
-            for place, column in enumerate(relation.columns)
-            if (found := table.column(column.name)) is None or not found.is_generated
-        ]
-        columns = {column.name: column for column in table.columns}
-        self.sql = self._text(table, translation.templates(relation, columns))
-
-    def _text(self, table: TargetTable, templates: dict[str, str]) -> str:
-        names = [self._relation.columns[place].name for place in self._places]
-        values = ", ".join(
-            fill_template(f":{bind}", name, templates) for bind, name in enumerate(names, 1)
-        )
-        listed = ", ".join(map(quote, names))
-        return f"INSERT INTO {table.sql_name} ({listed}) VALUES ({values})"
-
-    def convert(self, rows: ShapedRows) -> pa.RecordBatch:
-        """Return a batch of the log's types as it is sent. Raises the errors of unfit values."""
-        return pa.RecordBatch.from_arrays(list(self._arrays(rows.batch)), schema=self._schema())
-
-    def _arrays(self, batch: pa.RecordBatch) -> Iterator[pa.Array]:
-        for place in self._places:
-            column = self._relation.columns[place]
-            given = prepare_values(batch.column(place), self._prepares.get(column.name, ""))
-            yield convert_values(given, column, self._forms[place], self._relation)
-
-    def _schema(self) -> pa.Schema:
-        columns = self._relation.columns
-        return pa.schema(
-            [
-                (columns[place].name, staged_form(columns[place], self._forms[place])[0])
-                for place in self._places
-            ]
-        )
-
-
-def _counts_differ(sent: int, taken: int, table: TableName) -> CopyCountsDiffer:
-    return CopyCountsDiffer(
-        f"the source sent {sent} rows and the target took {taken}",
-        hint=f"Look for triggers of {quote(*table)} that drop or add rows, and disable them: "
-        f"ALTER TABLE {quote(*table)} DISABLE ALL TRIGGERS;",
-        sent=sent,
-        taken=taken,
-    )

@@ -23,7 +23,8 @@ from penstock.engines.oracle.target.catalog import (
     read_target_tables,
     require,
 )
-from penstock.engines.oracle.target.chunk import ChunkSpec, OracleWriter, insert_rows
+from penstock.engines.oracle.target.chunk import OracleWriter, insert_rows
+from penstock.engines.oracle.target.chunk_rows import ChunkSpec
 from penstock.engines.oracle.target.progress import name_work, transaction
 from penstock.engines.oracle.target.shapes import TableShape
 from penstock.engines.oracle.verify import batch_rows, columns_of

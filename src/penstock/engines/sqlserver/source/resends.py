@@ -21,13 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
 import structlog
 
-from penstock.codec.columns import after_type, batch_schema, before_type, transactions_batch
 from penstock.codec.sqlserver.columns import make_columns, select_expression
 from penstock.codec.sqlserver.types import parse_type
 from penstock.engines.sqlserver.connect import BEGIN, quote
@@ -57,24 +56,20 @@ from penstock.host.request_files import (
 from penstock.host.state_file import StateFiles
 from penstock.model import (
     FlushPoint,
-    Marker,
-    MarkerKind,
-    Op,
     PenstockError,
     Relation,
-    Rows,
     Run,
     TableName,
 )
 from penstock.model.table_requests import TableRequest
 from penstock.ports.source import BaseRows, LogAccess, NoBase, TableRows
+from penstock.sql.sent_again import SentAgain
 
 LOOK_INTERVAL_S = 0.5
 LOCKED_INTERVAL_S = 10.0  # between two attempts to lock a table
 LOCK_WAIT_MS = 5_000  # other writers wait behind this lock
 BASE_WAIT_S = 60.0
 ROWS_AT_ONCE = 16_384
-REASON = "it was asked for"
 LOCK_WAIT = f"SET LOCK_TIMEOUT {LOCK_WAIT_MS}"
 _ALTERED = frozenset({207, 208, 3961})  # no such column, no such table, altered since the snapshot
 
@@ -360,7 +355,7 @@ class Resends:
     # -- rows, called by the stream at the position ----------------------------------------------
 
     def _runs_of_source(self, source_id: int, session: Session, start: FlushPoint) -> Iterator[Run]:
-        writing = _Transaction(start, time_us=self._clock.now_us())
+        writing = SentAgain(start, time_us=self._clock.now_us())
         shapes = self._reader.shapes
         try:
             layout, name = self._layout(source_id, start)
@@ -396,14 +391,14 @@ class Resends:
     def _runs_of_base(
         self, found: TableRows, relation: Relation, start: FlushPoint
     ) -> Iterator[Run]:
-        writing = _Transaction(start, time_us=self._clock.now_us())
+        writing = SentAgain(start, time_us=self._clock.now_us())
         writing.begin(relation)
         for batch in found.inserts(gsn=writing.gsn + 1, trx=writing.trx):
             yield writing.batch(relation, batch)
         logger.info("table sent again from the base", table=relation.full_name)
         yield writing.last()
 
-    def _fail(self, writing: _Transaction, error: PenstockError, source_id: int) -> None:
+    def _fail(self, writing: SentAgain, error: PenstockError, source_id: int) -> None:
         """Note why a table was not read. Raises ConnectionLost if some of its rows were given."""
         self._reader.shapes.end_reload(source_id, is_durable=False)
         if error.fields.get("errno") in _ALTERED:
@@ -418,74 +413,6 @@ class Resends:
                 "carried out again.",
             ) from error
         self._work.error = error
-
-
-@dataclass(slots=True)
-class _Transaction:
-    """Transaction of the log's own: the marker, then rows, after everything up to `start`."""
-
-    start: FlushPoint
-    time_us: int
-    gsn: int = field(init=False)
-    trx: int = field(init=False)
-    row_count: int = 0
-    _markers: tuple[Marker, ...] = ()
-    _relations: tuple[Relation, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Number the transaction."""
-        self.gsn, self.trx = self.start.gsn, self.start.trx + 1
-
-    def begin(self, relation: Relation) -> None:
-        """Begin with the marker and the shape, which are in the log even without rows."""
-        self._relations = (relation,)
-        self._markers = (
-            Marker(
-                kind=MarkerKind.RELOAD,
-                gsn=self.gsn,
-                trx=self.trx,
-                position=self.start.position,
-                commit_time_us=self.time_us,
-                tables=((relation.schema, relation.name),),
-                data={"reason": REASON},
-            ),
-        )
-
-    def inserts(self, relation: Relation, arrays: tuple[pa.Array, ...], count: int) -> Run:
-        """Return the run of rows whose columns these are."""
-        fields = list(after_type(relation))
-        columns = [
-            pa.array(range(self.gsn + 1, self.gsn + count + 1), pa.int64()),
-            pa.array([self.trx] * count, pa.int64()),
-            pa.array([int(Op.INSERT)] * count, pa.uint8()),
-            pa.nulls(count, pa.binary()),
-            pa.StructArray.from_arrays(list(arrays), fields=fields),
-            pa.nulls(count, before_type(relation)),
-        ]
-        batch = pa.RecordBatch.from_arrays(columns, schema=batch_schema(relation))
-        return self.batch(relation, batch)
-
-    def batch(self, relation: Relation, batch: pa.RecordBatch) -> Run:
-        """Return the run of rows that have the log's form."""
-        self.gsn += batch.num_rows
-        self.row_count += batch.num_rows
-        markers, self._markers = self._markers, ()
-        relations, self._relations = self._relations, ()
-        return Run(
-            rows=(Rows(relation=relation, batch=batch),), markers=markers, relations=relations
-        )
-
-    def last(self) -> Run:
-        """Return the run that ends the transaction."""
-        position = self.start.position
-        return Run(
-            markers=self._markers,
-            relations=self._relations,
-            transactions=transactions_batch([(position, position, self.time_us, 0)]),
-            end=FlushPoint(
-                position=position, gsn=self.gsn, trx=self.trx, commit_time_us=self.time_us
-            ),
-        )
 
 
 def _check_snapshots(session: Session, table: TableName, *, may_copy: bool) -> None:
