@@ -2,16 +2,17 @@
 
 `--draw SECONDS` leaves out the rest. Every case runs with one of the servers that it could run with
 (marked `each_server`, with all of them). Cases of a test function that takes 0.2 seconds or more
-are drawn: always one of each function marked `promise`, then the part whose turn it is, then one of
-each file without cheap ones, one of each other function, and further ones, until the seconds are
-used up, added over both cores. The cost of a case is in `data/costs.json`, which `make test-times`
-writes; a function that is missing there counts as cheap.
+are drawn: first one of each function marked `promise` whose turn it is, then the part whose turn it
+is, then one of each file without cheap ones, one of each other function, and further ones, until
+the seconds are used up, added over both cores. The cost of a case is in `data/costs.json`, which
+`make test-times` writes; a function that is missing there counts as cheap.
 
 The parts ensure that each case has its turn. All expensive cases, in an order that never changes,
 are divided into as few parts of equal time as fit; the number of the landing selects the part that
-runs. A clone cannot tell how many landings there were, so `data/landing` counts them, and `make
-next-draw` raises it. Everything else depends on a hash of the case and of a seed: the commit, or
-the value of PENSTOCK_TEST_SEED, in the form SEED or SEED/LANDING.
+runs. The promises are divided into three parts of their own, so each promise is tested in one of
+three landings. A clone cannot tell how many landings there were, so `data/landing` counts them, and
+`make next-draw` raises it. Everything else depends on a hash of the case and of a seed: the commit,
+or the value of PENSTOCK_TEST_SEED, in the form SEED or SEED/LANDING.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import math
 import os
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ COSTS = Path(__file__).parents[1] / "data" / "costs.json"
 LANDING = COSTS.with_name("landing")
 SEED = "PENSTOCK_TEST_SEED"
 PART_SHARE = 0.9  # of the time that promises leave; each commit draws again for the rest
+PROMISE_PARTS = 3
 FIRST_S = 10.0  # files with tests that take longer come first, so that none is left for the end
 TURN = pytest.StashKey["Turn"]()
 
@@ -80,31 +82,35 @@ def turn_of(cases: Iterable[Case], landing: int, budget_s: float) -> Turn:
     """Return whose turn it is: there are as few parts as possible, so that each fits into its
     share.
     """
-    costs: dict[str, float] = defaultdict(float)  # the most expensive case of each promise
-    total_s = 0.0
-    for case in cases:
-        total_s += case.cost_s
-        if case.is_promise:
-            costs[case.function] = max(costs[case.function], case.cost_s)
-    room_s = PART_SHARE * (budget_s - sum(costs.values()))
+    all_cases = list(cases)
+    # fsum: the same in each process, whatever the order
+    promised_s = math.fsum(promise_costs(all_cases).values()) / PROMISE_PARTS
+    total_s = math.fsum(case.cost_s for case in all_cases)
+    room_s = PART_SHARE * (budget_s - promised_s)
     if room_s <= 0:
         return Turn(landing, 0)
     return Turn(landing, max(math.ceil(total_s / room_s), 1))
 
 
-def find_part(cases: Iterable[Case], turn: Turn) -> list[Case]:
-    """Return the expensive cases of a turn. Added or removed cases move only those at a border."""
-    expensive = sorted(
-        (case for case in cases if case.cost_s), key=lambda case: place("", case.name)
-    )
-    if not (expensive and turn.parts):
-        return []
-    part_s = sum(case.cost_s for case in expensive) / turn.parts
-    found, begun_s = [], 0.0
-    for case in expensive:
-        if int((begun_s + case.cost_s / 2) / part_s) == turn.number % turn.parts:
-            found.append(case)
-        begun_s += case.cost_s
+def promise_costs(cases: Iterable[Case]) -> dict[str, float]:
+    """Return the seconds of the most expensive case of each function marked `promise`."""
+    costs: dict[str, float] = defaultdict(float)
+    for case in cases:
+        if case.is_promise and case.cost_s:
+            costs[case.function] = max(costs[case.function], case.cost_s)
+    return costs
+
+
+def find_part(costs: Mapping[str, float], turn: Turn) -> set[str]:
+    """Return the names whose turn it is. Added or removed names move only those at a border."""
+    if not turn.parts:
+        return set()
+    part_s = math.fsum(costs.values()) / turn.parts
+    found, begun_s = set(), 0.0
+    for name in sorted(costs, key=lambda name: place("", name)):
+        if int((begun_s + costs[name] / 2) / part_s) == turn.number % turn.parts:
+            found.add(name)
+        begun_s += costs[name]
     return found
 
 
@@ -124,11 +130,14 @@ def draw(cases: Iterable[Case], seed: str, budget_s: float, landing: int = 0) ->
         drawn.add(case.name)
         met.add(case.file)
 
+    promised = find_part(promise_costs(expensive), Turn(landing, PROMISE_PARTS))
     for case in expensive:
-        if case.is_promise and not taken[case.function]:
+        if case.function in promised and not taken[case.function]:
             take(case)
-    for case in find_part(expensive, turn_of(expensive, landing, budget_s)):
-        if case.name not in drawn:
+    costs = {case.name: case.cost_s for case in expensive}
+    part = find_part(costs, turn_of(expensive, landing, budget_s))
+    for case in expensive:
+        if case.name in part and case.name not in drawn:
             take(case)
     rounds: list[tuple[int, Case]] = []
     for case in expensive:
@@ -143,6 +152,15 @@ def draw(cases: Iterable[Case], seed: str, budget_s: float, landing: int = 0) ->
             break
         drawn.add(case.name)
     return drawn
+
+
+def check_budget(budget_s: float, turn: Turn) -> None:
+    """Raise UsageError if the promises leave no time for the parts; 0 seconds draw promises alone.
+
+    Without it no case would have its turn, and only a line at the end of a run would say so.
+    """
+    if budget_s and not turn.parts:
+        raise pytest.UsageError(f"--draw {budget_s:g}: the promises of a landing take longer")
 
 
 def place(seed: str, name: str) -> bytes:
@@ -206,6 +224,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     budget_s: float | None = config.getoption("--draw")
     if budget_s is not None:
         kept, turn = _select(items, costs, os.environ[SEED], budget_s)
+        check_budget(budget_s, turn)
         config.stash[TURN] = turn
         left_out = [item for item in items if item not in kept]
         config.hook.pytest_deselected(items=left_out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plugins import draw as draw_module
-from plugins.draw import Case, draw, find_part, turn_of
+from plugins.draw import PROMISE_PARTS, Case, check_budget, draw, find_part, turn_of
 
 CHEAP = {Case(f"{file}::test_cheap_{n}") for file in ("a.py", "z.py") for n in range(5)}
 FILES = ("x.py", "y.py", "z.py")
@@ -15,8 +15,14 @@ EXPENSIVE = {
     for n in range(4)
     for case in "abc"
 }
-PROMISED = {Case(f"x.py::test_promised[{case}]", cost_s=30.0, is_promise=True) for case in "abcd"}
+PROMISES = [f"x.py::test_promised_{n}" for n in range(6)]
+PROMISED = {
+    Case(f"{function}[{case}]", cost_s=15.0, is_promise=True)
+    for function in PROMISES
+    for case in "abcd"
+}
 ALL = CHEAP | EXPENSIVE | PROMISED
+COSTS = {case.name: case.cost_s for case in EXPENSIVE}
 
 
 @pytest.fixture
@@ -36,20 +42,23 @@ def functions(drawn: set[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", ["", "0", "3b6209a", "c0de1e7"])
-def test_without_time_no_promise_is_left_out(seed: str) -> None:
-    """Cheap cases run too: they run whatever the budget is."""
-    drawn = draw(ALL, seed, 0.0)
-    assert names(CHEAP) <= drawn
-    assert functions(drawn) == ["x.py::test_promised"]
+def test_without_time_a_third_of_the_promises_is_drawn(seed: str) -> None:
+    """Three landings have all of them. Cheap cases run too: they run whatever the budget is."""
+    drawn = [draw(ALL, seed, 0.0, landing) for landing in range(7, 7 + PROMISE_PARTS)]
+    assert all(names(CHEAP) <= one for one in drawn)
+    assert sorted(told for one in drawn for told in functions(one)) == PROMISES
+    assert all(1 <= len(functions(one)) <= 3 for one in drawn)
 
 
 @pytest.mark.usefixtures("_no_parts")
 def test_each_file_comes_before_any_function() -> None:
     """A file whose tests are all expensive is not left out for other files' functions."""
     for seed in map(str, range(20)):
-        told = functions(draw(ALL, seed, 30.0 + 10.0))
-        assert sorted(told) == ["x.py::test_promised", *(t for t in told if t.startswith("y.py"))]
-        assert len(told) == 2
+        promised = functions(draw(ALL, seed, 0.0))
+        told = functions(draw(ALL, seed, 15.0 * len(promised) + 10.0))
+        (other,) = set(told) - set(promised)
+        assert len(told) == len(promised) + 1
+        assert other.startswith("y.py")
         assert len(functions(draw(EXPENSIVE, seed, 30.0))) == 3
         files = {name.partition("::")[0] for name in functions(draw(EXPENSIVE, seed, 30.0))}
         assert files == set(FILES)
@@ -83,6 +92,7 @@ def test_a_seed_repeats_its_draw_and_others_draw_otherwise() -> None:
     assert frozenset().union(*drawn) == names(ALL)
 
 
+@pytest.mark.usefixtures("_no_parts")
 def test_a_new_case_changes_little() -> None:
     """The order of the other cases does not depend on it."""
     new = Case("new.py::test_new", cost_s=10.0)
@@ -96,17 +106,20 @@ def test_a_new_case_changes_little() -> None:
 def test_every_case_has_run_after_as_many_landings_as_there_are_parts(budget_s: float) -> None:
     """Any commits may be tested: the parts do not depend on them."""
     turn = turn_of(ALL, 7, budget_s)
-    assert turn.parts == max(1, -(-480 // (0.9 * (budget_s - 30.0))))
+    assert turn.parts == max(1, -(-720 // (0.9 * (budget_s - 30.0))))
     drawn = [draw(ALL, f"{n}", budget_s, 7 + n) for n in range(turn.parts)]
     assert frozenset().union(*drawn) == names(ALL)
     costs = {case.name: case.cost_s for case in ALL}
-    half_s = 15.0  # of the most expensive case, which may lie on a border
-    assert all(sum(costs[name] for name in one) <= budget_s + half_s for one in drawn)
+    over_s = (
+        3 * 7.5
+    )  # half of a case at each border: of the part on both sides, and of the promises
+    assert all(sum(costs[name] for name in one) <= budget_s + over_s for one in drawn)
 
 
 def test_a_commit_draws_anew_for_the_rest() -> None:
     """Two commits of one landing have its part, and each has some other cases."""
-    part = names(set(find_part(ALL, turn_of(ALL, 1, 200.0))))
+    costs = {case.name: case.cost_s for case in ALL if case.cost_s}
+    part = find_part(costs, turn_of(ALL, 1, 200.0))
     drawn = [draw(ALL, str(seed), 200.0, 1) for seed in range(20)]
     assert all(part <= one for one in drawn)
     assert len({frozenset(one) for one in drawn}) > 10
@@ -116,11 +129,18 @@ def test_a_new_case_moves_only_cases_at_the_borders_of_parts() -> None:
     """A case could otherwise miss its turn whenever tests are added."""
     new = Case("new.py::test_new", cost_s=10.0)
     turn = turn_of(EXPENSIVE, 1, 120.0)
-    before = names(set(find_part(EXPENSIVE, turn)))
-    after = names(set(find_part(EXPENSIVE | {new}, turn)))
+    before, after = find_part(COSTS, turn), find_part(COSTS | {new.name: new.cost_s}, turn)
     assert len(before ^ (after - {new.name})) <= 3
 
 
 def test_the_landing_is_a_number() -> None:
     """The number is raised by `make next-draw`."""
     assert int(draw_module.LANDING.read_text(encoding="utf-8")) >= 0
+
+
+def test_a_budget_without_time_for_parts_is_refused() -> None:
+    """The promises of one landing take 30 seconds."""
+    with pytest.raises(pytest.UsageError, match="--draw 30"):
+        check_budget(30.0, turn_of(ALL, 1, 30.0))
+    check_budget(31.0, turn_of(ALL, 1, 31.0))
+    check_budget(0.0, turn_of(ALL, 1, 0.0))
