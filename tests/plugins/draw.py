@@ -9,10 +9,11 @@ the seconds are used up, added over both cores. The cost of a case is in `data/c
 
 The parts ensure that each case has its turn. All expensive cases, in an order that never changes,
 are divided into as few parts of equal time as fit; the number of the landing selects the part that
-runs. The promises are divided into three parts of their own, so each promise is tested in one of
-three landings. A clone cannot tell how many landings there were, so `data/landing` counts them, and
-`make next-draw` raises it. Everything else depends on a hash of the case and of a seed: the commit,
-or the value of PENSTOCK_TEST_SEED, in the form SEED or SEED/LANDING.
+runs. The cases of a file follow each other in that order, so what they share is started for one
+part only. The promises are divided into three parts of their own, so each promise is tested in one
+of three landings. A clone cannot tell how many landings there were, so `data/landing` counts them,
+and `make next-draw` raises it. Everything else depends on a hash of the case and of a seed: the
+commit, or the value of PENSTOCK_TEST_SEED, in the form SEED or SEED/LANDING.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ def find_part(costs: Mapping[str, float], turn: Turn) -> set[str]:
         return set()
     part_s = math.fsum(costs.values()) / turn.parts
     found, begun_s = set(), 0.0
-    for name in sorted(costs, key=lambda name: place("", name)):
+    for name in sorted(
+        costs, key=lambda name: (place("", name.partition("::")[0]), place("", name))
+    ):
         if int((begun_s + costs[name] / 2) / part_s) == turn.number % turn.parts:
             found.add(name)
         begun_s += costs[name]

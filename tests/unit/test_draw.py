@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from plugins import draw as draw_module
-from plugins.draw import PROMISE_PARTS, Case, check_budget, draw, find_part, turn_of
+from plugins.draw import PROMISE_PARTS, Case, Turn, check_budget, draw, find_part, turn_of
+from plugins.times import is_function, write_costs
 
 CHEAP = {Case(f"{file}::test_cheap_{n}") for file in ("a.py", "z.py") for n in range(5)}
 FILES = ("x.py", "y.py", "z.py")
@@ -22,6 +26,7 @@ PROMISED = {
     for case in "abcd"
 }
 ALL = CHEAP | EXPENSIVE | PROMISED
+SLOW, NEW = "test_costs_are_of_functions_that_exist", "test_the_landing_is_a_number"
 COSTS = {case.name: case.cost_s for case in EXPENSIVE}
 
 
@@ -131,6 +136,35 @@ def test_a_new_case_moves_only_cases_at_the_borders_of_parts() -> None:
     turn = turn_of(EXPENSIVE, 1, 120.0)
     before, after = find_part(COSTS, turn), find_part(COSTS | {new.name: new.cost_s}, turn)
     assert len(before ^ (after - {new.name})) <= 3
+
+
+def test_a_part_has_whole_files_but_at_its_borders() -> None:
+    """What the cases of a file share is not started for each part."""
+    parts = 6
+    found = [find_part(COSTS, Turn(number, parts)) for number in range(parts)]
+    assert sorted(name for part in found for name in part) == sorted(COSTS)
+    per_file = {file: sum(any(file in name for name in part) for part in found) for file in FILES}
+    assert sum(per_file.values()) <= parts + len(FILES) - 1
+
+
+def test_costs_are_of_functions_that_exist() -> None:
+    """A function that was renamed has no cost and would count as cheap: rename its line, too."""
+    costs = json.loads(draw_module.COSTS.read_text(encoding="utf-8"))
+    assert [test for test in costs if not is_function(test)] == []
+
+
+def test_costs_are_the_least_that_was_measured(tmp_path: Path) -> None:
+    """The cases of a function share what one of them waited for; cheap functions have no cost."""
+    slow, new = (f"tests/unit/test_draw.py::{name}" for name in (SLOW, NEW))
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps({slow: 3.0, f"{slow}_gone": 4.0}))
+    for seconds in (6.0, 2.0, 9.0):
+        cases = [{"test": f"{slow}[{n}]", "setup": seconds * n, "call": 0.5} for n in (0, 2)]
+        cases.append({"test": new, "call": 0.1 * seconds})
+        write_costs(cases, file)
+    assert json.loads(file.read_text()) == {slow: 2.5, new: 0.2}
+    write_costs([{"test": new, "call": 0.1}], file)
+    assert json.loads(file.read_text()) == {slow: 2.5}
 
 
 def test_the_landing_is_a_number() -> None:
