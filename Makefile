@@ -8,7 +8,7 @@ JOBS ?= 2
 S ?= postgres
 T ?= 10m
 V ?= 15,18
-DRAW ?= 1450
+DRAW ?= 1200
 CHECK_DRAW ?= 20
 K ?= 1000
 SEED ?= 1
@@ -57,7 +57,7 @@ demo: $(VENV)/.package ## copy a busy shop between two embedded servers, keep it
 
 TEST := PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal
 
-test: setup ## all cheap tests, and a draw of the expensive ones, another one at every commit: 34 minutes (what CI runs)
+test: setup ## all cheap tests, and a draw of the expensive ones, another one at every commit (what CI runs)
 	$(TEST) -m "not long" --draw $(DRAW) --times build/times.jsonl
 
 test-all: setup ## every test on every server that it could run with, faults and long ones too: hours

@@ -1,7 +1,8 @@
 """Choice of the tests of `make test`: all cheap ones, and expensive ones as far as its time allows.
 
 `--draw SECONDS` leaves out the rest. Every case runs with one of the servers that it could run with
-(marked `each_server`, with all of them). Cases of a test function that takes 0.2 seconds or more
+(marked `each_server`, with all of them); an expensive one also with one of the engines, or pairs of
+engines, that its parameters name. Cases of a test function that takes 0.2 seconds or more
 are drawn: first one of each function marked `promise` whose turn it is, then the part whose turn it
 is, then one of each file without cheap ones, one of each other function, and further ones, until
 the seconds are used up, added over both cores. The cost of a case is in `data/costs.json`, which
@@ -22,6 +23,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +39,9 @@ SEED = "PENSTOCK_TEST_SEED"
 PART_SHARE = 0.9  # of the time that promises leave; each commit draws again for the rest
 PROMISE_PARTS = 3
 FIRST_S = 10.0  # files with tests that take longer come first, so that none is left for the end
-TURN = pytest.StashKey["Turn"]()
+ENGINE = re.compile(r"pg\d+|postgres|mysql|mariadb|sqlserver|oracle")
+WITHOUT_SERVERS = ("tests/unit/", "tests/property/")  # here an engine's name is another code path
+TURN = pytest.StashKey[str]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +224,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(told)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the part from a worker of xdist; the process that prints does not choose tests."""
+    if "turn" in getattr(node, "workeroutput", {}):
+        node.config.stash[TURN] = node.workeroutput["turn"]
+
+
 @pytest.hookimpl(trylast=True)  # after the choice of tests by their servers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draw if asked; files that take long come first, otherwise the order stays."""
@@ -228,7 +239,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if budget_s is not None:
         kept, turn = _select(items, costs, os.environ[SEED], budget_s)
         check_budget(budget_s, turn)
-        config.stash[TURN] = turn
+        config.stash[TURN] = str(turn)
+        if hasattr(config, "workeroutput"):
+            config.workeroutput["turn"] = str(turn)
         left_out = [item for item in items if item not in kept]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item in kept]
@@ -242,8 +255,10 @@ def _select(
     """Return the tests that run, of all that could, and whose turn it is."""
     seed, _, landing = settled.partition("/")
     by_case: dict[str, list[pytest.Item]] = defaultdict(list)
+    own_servers: dict[pytest.Item, str] = {}
     for item in items:
-        by_case[_case(item)[0]].append(item)
+        name, own_servers[item] = split_case(item, costs)
+        by_case[name].append(item)
     cases = {
         Case(
             name=name,
@@ -254,7 +269,7 @@ def _select(
     }
     # One order of servers for a whole file, because its tests may share what they run on.
     selected = {
-        min(by_case[case], key=lambda item: place(seed, f"{_file(item)} {_case(item)[1]}"))
+        min(by_case[case], key=lambda item: place(seed, f"{_file(item)} {own_servers[item]}"))
         for case in draw(cases, seed, budget_s, int(landing))
     }
     return selected, turn_of(cases, int(landing), budget_s)
@@ -264,15 +279,17 @@ def _file(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
 
 
-def _case(item: pytest.Item) -> tuple[str, str]:
-    """Return the name of a test without the server that it runs with, and that server."""
+def split_case(item: pytest.Item, costs: Mapping[str, float]) -> tuple[str, str]:
+    """Return the name of a test without the servers that it runs with, and these servers."""
     name = item.nodeid
     if item.get_closest_marker("each_server") is not None:
         return name, ""
     params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
-    servers = {str(params.get("mysql_kind")), f"pg{params.get('postgres_version')}"}
     test, bracket, case = name.partition("[")
-    parts = case.removesuffix("]").split("-")
-    others = "-".join(part for part in parts if part not in servers)
-    own = "-".join(part for part in parts if part in servers)
-    return f"{test}[{others}]" if bracket else test, own
+    servers = {str(params.get("mysql_kind")), f"pg{params.get('postgres_version')}"}
+    has_engines = test in costs and not test.startswith(WITHOUT_SERVERS)
+    others, own = [], []
+    for part in case.removesuffix("]").split("-"):
+        is_server = part in servers or (has_engines and ENGINE.fullmatch(part))
+        (own if is_server else others).append(part)
+    return f"{test}[{'-'.join(others)}]" if bracket else test, "-".join(own)

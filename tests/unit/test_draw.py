@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from plugins import draw as draw_module
-from plugins.draw import PROMISE_PARTS, Case, Turn, check_budget, draw, find_part, turn_of
+from plugins.draw import (
+    PROMISE_PARTS,
+    Case,
+    Turn,
+    check_budget,
+    draw,
+    find_part,
+    split_case,
+    turn_of,
+)
 from plugins.times import is_function, write_costs
 
 CHEAP = {Case(f"{file}::test_cheap_{n}") for file in ("a.py", "z.py") for n in range(5)}
@@ -139,12 +149,33 @@ def test_a_new_case_moves_only_cases_at_the_borders_of_parts() -> None:
 
 
 def test_a_part_has_whole_files_but_at_its_borders() -> None:
-    """What the cases of a file share is not started for each part."""
+    """The server or pipeline that the cases of a file share is started for few parts."""
     parts = 6
     found = [find_part(COSTS, Turn(number, parts)) for number in range(parts)]
     assert sorted(name for part in found for name in part) == sorted(COSTS)
     per_file = {file: sum(any(file in name for name in part) for part in found) for file in FILES}
     assert sum(per_file.values()) <= parts + len(FILES) - 1
+
+
+@pytest.mark.parametrize(
+    ("test", "case", "servers"),
+    [
+        (
+            "tests/servers/a.py::test[mysql-pg18-wide]",
+            "tests/servers/a.py::test[wide]",
+            "mysql-pg18",
+        ),
+        ("tests/servers/a.py::test[oracle]", "tests/servers/a.py::test[]", "oracle"),
+        ("tests/servers/a.py::test_cheap[oracle]", "tests/servers/a.py::test_cheap[oracle]", ""),
+        ("tests/unit/a.py::test[oracle]", "tests/unit/a.py::test[oracle]", ""),
+        ("tests/servers/a.py::test", "tests/servers/a.py::test", ""),
+    ],
+)
+def test_an_expensive_case_runs_with_one_of_its_engines(test: str, case: str, servers: str) -> None:
+    """A unit test that names an engine needs no server: each name is a case of its own."""
+    item = SimpleNamespace(nodeid=test, get_closest_marker=lambda _: None)
+    costs = {f"tests/{folder}/a.py::test": 9.0 for folder in ("servers", "unit")}
+    assert split_case(item, costs) == (case, servers)
 
 
 def test_costs_are_of_functions_that_exist() -> None:
