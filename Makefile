@@ -64,7 +64,7 @@ test-all: setup ## every test on every server that it could run with, faults and
 	$(TEST)
 
 test-times: setup ## every test that `make test` draws from, once; where the time goes; what they take, for the draw
-	$(TEST) -m "not long" --draw inf --times build/times.jsonl || true
+	$(TEST) -m "not long" --draw inf --times build/times.jsonl --starts || true
 	$(BIN)/python tests/plugins/times.py build/times.jsonl --costs tests/data/costs.json
 
 next-draw: ## after a landing: the next `make test` runs the next part of the expensive tests; their costs by the last one

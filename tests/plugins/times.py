@@ -1,8 +1,9 @@
 """Measurement of the time of the tests: a record of each test, and tables of the records.
 
-`pytest --times FILE` records; `python tests/plugins/times.py FILE` prints the tables. With
-`--costs` it also writes the costs for the draw of `make test` (`plugins/draw.py`). `make
-test-times` does both.
+`pytest --times FILE` records. With `--starts` it also counts starts of servers and of Spark, and
+sleeps, for which it replaces functions in the tests' process. `python tests/plugins/times.py FILE`
+prints the tables. With `--costs` it also writes the costs for the draw of `make test`
+(`plugins/draw.py`). `make test-times` does all of it.
 """
 
 from __future__ import annotations
@@ -113,8 +114,11 @@ class Recorder:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option --times."""
-    parser.addoption("--times", metavar="FILE", help="record where the time goes, into FILE")
+    """Add the options --times and --starts."""
+    parser.addoption("--times", metavar="FILE", help="record what each test takes, into FILE")
+    parser.addoption(
+        "--starts", action="store_true", help="with --times: count starts and sleeps, too"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -134,6 +138,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Watch from now on: Spark's classes are archived, and JDK_JAVA_OPTIONS is settled."""
+    if not session.config.getoption("--starts"):
+        return
     for plugin in session.config.pluginmanager.get_plugins():
         if isinstance(plugin, Recorder):
             plugin.watch()
