@@ -8,7 +8,7 @@ JOBS ?= 2
 S ?= postgres
 T ?= 10m
 V ?= 15,18
-DRAW ?= 1450
+DRAW ?= 1200
 CHECK_DRAW ?= 20
 K ?= 1000
 SEED ?= 1
@@ -57,18 +57,19 @@ demo: $(VENV)/.package ## copy a busy shop between two embedded servers, keep it
 
 TEST := PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal
 
-test: setup ## all cheap tests, and a draw of the expensive ones, another one at every commit: 34 minutes (what CI runs)
-	$(TEST) -m "not long" --draw $(DRAW)
+test: setup ## all cheap tests, and a draw of the expensive ones, another one at every commit (what CI runs)
+	$(TEST) -m "not long" --draw $(DRAW) --times build/times.jsonl
 
 test-all: setup ## every test on every server that it could run with, faults and long ones too: hours
 	$(TEST)
 
 test-times: setup ## every test that `make test` draws from, once; where the time goes; what they take, for the draw
-	$(TEST) -m "not long" --draw inf --times build/times.jsonl || true
+	$(TEST) -m "not long" --draw inf --times build/times.jsonl --starts || true
 	$(BIN)/python tests/plugins/times.py build/times.jsonl --costs tests/data/costs.json
 
-next-draw: ## after a landing: the next `make test` begins with the next part of the expensive tests
+next-draw: ## after a landing: the next `make test` runs the next part of the expensive tests; their costs by the last one
 	@expr $$(cat tests/data/landing) + 1 > tests/data/landing; cat tests/data/landing
+	@test ! -f build/times.jsonl || $(BIN)/python tests/plugins/times.py build/times.jsonl --costs tests/data/costs.json
 
 test-failed: setup ## the tests that failed in the last run, one at a time
 	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) --last-failed --last-failed-no-failures none -p no:randomly

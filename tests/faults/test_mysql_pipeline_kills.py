@@ -6,18 +6,21 @@ roles.
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
 
-from harness.faults.kill_chains import EXTRACT_CHAIN, LOAD_CHAIN, kill_along
-from harness.faults.kills import POSTGRES, BankPipeline
+from harness.faults.kill_chains import (
+    ENGINE_FREE,
+    LOAD_CHAIN,
+    kill_at_the_beginning,
+    kill_both_along,
+)
+from harness.faults.kills import POSTGRES
 from penstock.engines.mysql.source.snapshot import open_snapshots
 from penstock.engines.mysql.source.source_engine import MySQLEngine
 from penstock.engines.postgres.handover import prepare
 from penstock.host import faults
-from penstock.log import links
 from soak import Story, draw
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -35,8 +38,6 @@ BINLOG_CHAIN = (
     "prepared.keep.after:2",
     "prepared.remove.before:1",
 )
-OF_POSTGRES = ("extract.relations.", "stream.", "spill.", "slot.")
-ENGINE_FREE = tuple(point for point in EXTRACT_CHAIN if not point.startswith(OF_POSTGRES))
 WHOLE = ((*ENGINE_FREE, *BINLOG_CHAIN), LOAD_CHAIN)
 # For everyday runs: the points that only these sources have, and one point of each kind.
 SOME = (
@@ -87,25 +88,7 @@ def test_killed_at_named_points(
     """Both halves die along their chains at the same time while the bank works and its copy is
     read.
     """
-    small = {"changeLoader": {"maxFilesPerBatch": 2}}
-    with BankPipeline(
-        tmp_path, 1, source=source, target=target, sections=small, xa=True
-    ) as pipeline:
-        links.enable(pipeline.directory / "cdc" / "lake")  # so that a consumer gets its links
-        pipeline.start()
-        missed: dict[str, list[str]] = {}
-
-        def load_dies() -> None:
-            missed["load"] = kill_along(pipeline, pipeline.load, chains[1])
-
-        beside = threading.Thread(target=load_dies)
-        beside.start()
-        missed["extract"] = kill_along(pipeline, pipeline.extract, chains[0])
-        beside.join()
-        pipeline.check_books()
-        pipeline.configure(sections={"changeLoader": {"maxFilesPerBatch": 30}})
-        pipeline.finish()
-        assert missed == {"load": [], "extract": []}
+    kill_both_along(tmp_path, source, target, chains, xa=True)
 
 
 @pytest.mark.promise
@@ -119,25 +102,7 @@ def test_killed_on_the_way_to_the_first_row(
     """The extractor dies at a point of the handover, then the bulk load with its sessions or
     without.
     """
-    with BankPipeline(tmp_path, 1, source=source, target=target) as pipeline:
-        extract, load = pipeline.extract, pipeline.load
-        assert pipeline.kill_at(extract, f"{point}:1")
-        pipeline.transactions_go_on()
-        extract.start()
-        load.start(f"{chunk}:1:{'kill' if victim == 'worker' else 'sleep'}")
-        pipeline.until(lambda: load.has_reached, f"{chunk} in the bulk load")
-        if victim == "both":
-            extract.kill()
-        if victim == "jvm":
-            assert load.kill_descendant("java")
-        elif victim != "worker":
-            load.kill()
-            pipeline.transactions_go_on()
-            load.start()
-        if victim == "both":
-            extract.start()
-        pipeline.until_read()
-        pipeline.finish()
+    kill_at_the_beginning(tmp_path, source, target, (point, victim, chunk))
 
 
 # Each engine in each role.

@@ -6,17 +6,21 @@ unchanged, and in the end source and target are equal row by row: nothing lost, 
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
 
-from harness.faults.kill_chains import EXTRACT_CHAIN, LOAD_CHAIN, SHORT, kill_along
-from harness.faults.kills import BankPipeline
+from harness.faults.kill_chains import (
+    EXTRACT_CHAIN,
+    LOAD_CHAIN,
+    SHORT,
+    kill_at_the_beginning,
+    kill_both_along,
+)
+from harness.faults.kills import POSTGRES, BankPipeline
 from penstock.control.run.extract_process import extract_changes
 from penstock.control.run.load_process import load_changes
 from penstock.host import faults
-from penstock.log import links
 from penstock.ports.registry import engines
 from soak import Story, draw
 
@@ -87,27 +91,10 @@ def test_killed_at_named_points(
     """Both halves die along their chains at the same time while the bank works and its copy is
     read.
     """
-    small = {"changeLoader": {"maxFilesPerBatch": 2}}
-    with BankPipeline(tmp_path, 1, major=major, sections=small) as pipeline:
-        links.enable(pipeline.directory / "cdc" / "lake")  # so that a consumer gets its links
-        # The first change stores the relations, once in the life of a pipeline.
-        assert pipeline.kill_at(pipeline.extract, chains[0][0])
-        pipeline.start()
-        missed: dict[str, list[str]] = {}
-
-        def load_dies() -> None:
-            missed["load"] = kill_along(pipeline, pipeline.load, chains[1])
-
-        beside = threading.Thread(target=load_dies)
-        beside.start()
-        missed["extract"] = kill_along(pipeline, pipeline.extract, chains[0][1:])
-        beside.join()
-        pipeline.check_books()
-        pipeline.finish()
-        assert missed == {"load": [], "extract": []}
-        closed = {path.name for path in (pipeline.directory / "log").glob("*.ckt")}
-        linked = {path.name for path in (pipeline.directory / "cdc" / "lake").glob("*.ckt")}
-        assert closed == linked
+    first, *others = chains[0]
+    kill_both_along(
+        tmp_path, POSTGRES, POSTGRES, (tuple(others), chains[1]), first=first, major=major
+    )
 
 
 def _beginnings() -> list[object]:
@@ -127,25 +114,7 @@ def test_killed_on_the_way_to_the_first_row(
     """The extractor dies at a point of the handover, then the bulk load with its snapshot or
     without.
     """
-    with BankPipeline(tmp_path, 1) as pipeline:
-        extract, load = pipeline.extract, pipeline.load
-        assert pipeline.kill_at(extract, f"{point}:1")
-        pipeline.transactions_go_on()
-        extract.start()
-        load.start(f"{chunk}:1:{'kill' if victim == 'worker' else 'sleep'}")
-        pipeline.until(lambda: load.has_reached, f"{chunk} in the bulk load")
-        if victim == "both":
-            extract.kill()
-        if victim == "jvm":
-            assert load.kill_descendant("java")
-        elif victim != "worker":
-            load.kill()
-            pipeline.transactions_go_on()
-            load.start()
-        if victim == "both":
-            extract.start()
-        pipeline.until_read()
-        pipeline.finish()
+    kill_at_the_beginning(tmp_path, POSTGRES, POSTGRES, (point, victim, chunk))
 
 
 @pytest.mark.long

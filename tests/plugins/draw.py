@@ -1,17 +1,20 @@
 """Choice of the tests of `make test`: all cheap ones, and expensive ones as far as its time allows.
 
 `--draw SECONDS` leaves out the rest. Every case runs with one of the servers that it could run with
-(marked `each_server`, with all of them). Cases of a test function that takes 0.2 seconds or more
-are drawn: always one of each function marked `promise`, then the part whose turn it is, then one of
-each file without cheap ones, one of each other function, and further ones, until the seconds are
-used up, added over both cores. The cost of a case is in `data/costs.json`, which `make test-times`
-writes; a function that is missing there counts as cheap.
+(marked `each_server`, with all of them); an expensive one also with one of the engines, or pairs of
+engines, that its parameters name. Cases of a test function that takes 0.2 seconds or more
+are drawn: first one of each function marked `promise` whose turn it is, then the part whose turn it
+is, then one of each file without cheap ones, one of each other function, and further ones, until
+the seconds are used up, added over both cores. The cost of a case is in `data/costs.json`, which
+`make test-times` writes; a function that is missing there counts as cheap.
 
 The parts ensure that each case has its turn. All expensive cases, in an order that never changes,
 are divided into as few parts of equal time as fit; the number of the landing selects the part that
-runs. A clone cannot tell how many landings there were, so `data/landing` counts them, and `make
-next-draw` raises it. Everything else depends on a hash of the case and of a seed: the commit, or
-the value of PENSTOCK_TEST_SEED, in the form SEED or SEED/LANDING.
+runs. The cases of a file follow each other in that order, so what they share is started for one
+part only. The promises are divided into three parts of their own, so each promise is tested in one
+of three landings. A clone cannot tell how many landings there were, so `data/landing` counts them,
+and `make next-draw` raises it. Everything else depends on a hash of the case and of a seed: the
+commit, or the value of PENSTOCK_TEST_SEED, in the form SEED or SEED/LANDING.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ import hashlib
 import json
 import math
 import os
+import re
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +37,11 @@ COSTS = Path(__file__).parents[1] / "data" / "costs.json"
 LANDING = COSTS.with_name("landing")
 SEED = "PENSTOCK_TEST_SEED"
 PART_SHARE = 0.9  # of the time that promises leave; each commit draws again for the rest
+PROMISE_PARTS = 3
 FIRST_S = 10.0  # files with tests that take longer come first, so that none is left for the end
-TURN = pytest.StashKey["Turn"]()
+ENGINE = re.compile(r"pg\d+|postgres|mysql|mariadb|sqlserver|oracle")
+WITHOUT_SERVERS = ("tests/unit/", "tests/property/")  # here an engine's name is another code path
+TURN = pytest.StashKey[str]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,31 +87,37 @@ def turn_of(cases: Iterable[Case], landing: int, budget_s: float) -> Turn:
     """Return whose turn it is: there are as few parts as possible, so that each fits into its
     share.
     """
-    costs: dict[str, float] = defaultdict(float)  # the most expensive case of each promise
-    total_s = 0.0
-    for case in cases:
-        total_s += case.cost_s
-        if case.is_promise:
-            costs[case.function] = max(costs[case.function], case.cost_s)
-    room_s = PART_SHARE * (budget_s - sum(costs.values()))
+    all_cases = list(cases)
+    # fsum: the same in each process, whatever the order
+    promised_s = math.fsum(promise_costs(all_cases).values()) / PROMISE_PARTS
+    total_s = math.fsum(case.cost_s for case in all_cases)
+    room_s = PART_SHARE * (budget_s - promised_s)
     if room_s <= 0:
         return Turn(landing, 0)
     return Turn(landing, max(math.ceil(total_s / room_s), 1))
 
 
-def find_part(cases: Iterable[Case], turn: Turn) -> list[Case]:
-    """Return the expensive cases of a turn. Added or removed cases move only those at a border."""
-    expensive = sorted(
-        (case for case in cases if case.cost_s), key=lambda case: place("", case.name)
-    )
-    if not (expensive and turn.parts):
-        return []
-    part_s = sum(case.cost_s for case in expensive) / turn.parts
-    found, begun_s = [], 0.0
-    for case in expensive:
-        if int((begun_s + case.cost_s / 2) / part_s) == turn.number % turn.parts:
-            found.append(case)
-        begun_s += case.cost_s
+def promise_costs(cases: Iterable[Case]) -> dict[str, float]:
+    """Return the seconds of the most expensive case of each function marked `promise`."""
+    costs: dict[str, float] = defaultdict(float)
+    for case in cases:
+        if case.is_promise and case.cost_s:
+            costs[case.function] = max(costs[case.function], case.cost_s)
+    return costs
+
+
+def find_part(costs: Mapping[str, float], turn: Turn) -> set[str]:
+    """Return the names whose turn it is. Added or removed names move only those at a border."""
+    if not turn.parts:
+        return set()
+    part_s = math.fsum(costs.values()) / turn.parts
+    found, begun_s = set(), 0.0
+    for name in sorted(
+        costs, key=lambda name: (place("", name.partition("::")[0]), place("", name))
+    ):
+        if int((begun_s + costs[name] / 2) / part_s) == turn.number % turn.parts:
+            found.add(name)
+        begun_s += costs[name]
     return found
 
 
@@ -124,11 +137,14 @@ def draw(cases: Iterable[Case], seed: str, budget_s: float, landing: int = 0) ->
         drawn.add(case.name)
         met.add(case.file)
 
+    promised = find_part(promise_costs(expensive), Turn(landing, PROMISE_PARTS))
     for case in expensive:
-        if case.is_promise and not taken[case.function]:
+        if case.function in promised and not taken[case.function]:
             take(case)
-    for case in find_part(expensive, turn_of(expensive, landing, budget_s)):
-        if case.name not in drawn:
+    costs = {case.name: case.cost_s for case in expensive}
+    part = find_part(costs, turn_of(expensive, landing, budget_s))
+    for case in expensive:
+        if case.name in part and case.name not in drawn:
             take(case)
     rounds: list[tuple[int, Case]] = []
     for case in expensive:
@@ -143,6 +159,15 @@ def draw(cases: Iterable[Case], seed: str, budget_s: float, landing: int = 0) ->
             break
         drawn.add(case.name)
     return drawn
+
+
+def check_budget(budget_s: float, turn: Turn) -> None:
+    """Raise UsageError if the promises leave no time for the parts; 0 seconds draw promises alone.
+
+    Without it no case would have its turn, and only a line at the end of a run would say so.
+    """
+    if budget_s and not turn.parts:
+        raise pytest.UsageError(f"--draw {budget_s:g}: the promises of a landing take longer")
 
 
 def place(seed: str, name: str) -> bytes:
@@ -199,6 +224,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(told)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the part from a worker of xdist; the process that prints does not choose tests."""
+    if "turn" in getattr(node, "workeroutput", {}):
+        node.config.stash[TURN] = node.workeroutput["turn"]
+
+
 @pytest.hookimpl(trylast=True)  # after the choice of tests by their servers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draw if asked; files that take long come first, otherwise the order stays."""
@@ -206,7 +238,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     budget_s: float | None = config.getoption("--draw")
     if budget_s is not None:
         kept, turn = _select(items, costs, os.environ[SEED], budget_s)
-        config.stash[TURN] = turn
+        check_budget(budget_s, turn)
+        config.stash[TURN] = str(turn)
+        if hasattr(config, "workeroutput"):
+            config.workeroutput["turn"] = str(turn)
         left_out = [item for item in items if item not in kept]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item in kept]
@@ -220,8 +255,10 @@ def _select(
     """Return the tests that run, of all that could, and whose turn it is."""
     seed, _, landing = settled.partition("/")
     by_case: dict[str, list[pytest.Item]] = defaultdict(list)
+    own_servers: dict[pytest.Item, str] = {}
     for item in items:
-        by_case[_case(item)[0]].append(item)
+        name, own_servers[item] = split_case(item, costs)
+        by_case[name].append(item)
     cases = {
         Case(
             name=name,
@@ -232,7 +269,7 @@ def _select(
     }
     # One order of servers for a whole file, because its tests may share what they run on.
     selected = {
-        min(by_case[case], key=lambda item: place(seed, f"{_file(item)} {_case(item)[1]}"))
+        min(by_case[case], key=lambda item: place(seed, f"{_file(item)} {own_servers[item]}"))
         for case in draw(cases, seed, budget_s, int(landing))
     }
     return selected, turn_of(cases, int(landing), budget_s)
@@ -242,15 +279,17 @@ def _file(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
 
 
-def _case(item: pytest.Item) -> tuple[str, str]:
-    """Return the name of a test without the server that it runs with, and that server."""
+def split_case(item: pytest.Item, costs: Mapping[str, float]) -> tuple[str, str]:
+    """Return the name of a test without the servers that it runs with, and these servers."""
     name = item.nodeid
     if item.get_closest_marker("each_server") is not None:
         return name, ""
     params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
-    servers = {str(params.get("mysql_kind")), f"pg{params.get('postgres_version')}"}
     test, bracket, case = name.partition("[")
-    parts = case.removesuffix("]").split("-")
-    others = "-".join(part for part in parts if part not in servers)
-    own = "-".join(part for part in parts if part in servers)
-    return f"{test}[{others}]" if bracket else test, own
+    servers = {str(params.get("mysql_kind")), f"pg{params.get('postgres_version')}"}
+    has_engines = test in costs and not test.startswith(WITHOUT_SERVERS)
+    others, own = [], []
+    for part in case.removesuffix("]").split("-"):
+        is_server = part in servers or (has_engines and ENGINE.fullmatch(part))
+        (own if is_server else others).append(part)
+    return f"{test}[{'-'.join(others)}]" if bracket else test, "-".join(own)

@@ -1,8 +1,9 @@
 """Measurement of the time of the tests: a record of each test, and tables of the records.
 
-`pytest --times FILE` records; `python tests/plugins/times.py FILE` prints the tables. With
-`--costs` it also writes the costs for the draw of `make test` (`plugins/draw.py`). `make
-test-times` does both.
+`pytest --times FILE` records. With `--starts` it also counts starts of servers and of Spark, and
+sleeps, for which it replaces functions in the tests' process. `python tests/plugins/times.py FILE`
+prints the tables. With `--costs` it also writes the costs for the draw of `make test`
+(`plugins/draw.py`). `make test-times` does all of it.
 """
 
 from __future__ import annotations
@@ -113,8 +114,11 @@ class Recorder:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option --times."""
-    parser.addoption("--times", metavar="FILE", help="record where the time goes, into FILE")
+    """Add the options --times and --starts."""
+    parser.addoption("--times", metavar="FILE", help="record what each test takes, into FILE")
+    parser.addoption(
+        "--starts", action="store_true", help="with --times: count starts and sleeps, too"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -134,6 +138,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Watch from now on: Spark's classes are archived, and JDK_JAVA_OPTIONS is settled."""
+    if not session.config.getoption("--starts"):
+        return
     for plugin in session.config.pluginmanager.get_plugins():
         if isinstance(plugin, Recorder):
             plugin.watch()
@@ -215,25 +221,31 @@ def print_tables(records: Sequence[Record]) -> None:
 
 
 def write_costs(records: Iterable[Record], file: Path) -> None:
-    """Write the median seconds of the cases of each test function that takes 0.2 seconds or more.
+    """Write the mean seconds of the cases of each test function that takes 0.2 seconds or more.
 
-    The median is used, as one of them may have waited for what the whole module uses. Functions
-    that were not run keep their values, as long as they exist.
+    The mean includes a share of what the whole module uses, for which one case waited. Other
+    programs on the machine can only make a test slower, so the least of all records counts.
+    Functions that were not run keep their values, as long as they exist.
     """
     taken: dict[str, list[float]] = defaultdict(list)
     for record in records:
         taken[record["test"].partition("[")[0]].append(seconds(record))
-    typical = {test: round(statistics.median(each), 1) for test, each in taken.items()}
     before: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
-    kept = {test: cost for test, cost in before.items() if test not in typical and _exists(test)}
-    costs = {test: cost for test, cost in {**kept, **typical}.items() if cost >= COSTLY_S}
-    file.write_text(json.dumps(costs, indent=0, sort_keys=True) + "\n")
+    costs = {test: cost for test, cost in before.items() if is_function(test)}
+    for test, each in taken.items():
+        mean = round(statistics.fmean(each), 1)
+        costs[test] = min(mean, costs.get(test, mean))
+    kept = {test: cost for test, cost in costs.items() if cost >= COSTLY_S}
+    file.write_text(json.dumps(kept, indent=0, sort_keys=True) + "\n")
 
 
-def _exists(test: str) -> bool:
+def is_function(test: str) -> bool:
+    """Return whether a test function of this name exists; a class with a base may inherit it."""
     path, _, names = test.partition("::")
+    *classes, name = names.split("::")
     file = ROOT / path
-    return file.exists() and f"def {names.rpartition('::')[2]}(" in file.read_text()
+    text = file.read_text() if file.exists() else ""
+    return f"def {name}(" in text or any(f"class {one}(" in text for one in classes)
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
-"""Rows of MySQL and MariaDB that are resent: at one exact position, and consumers end equal."""
+"""Rows of MySQL and MariaDB that are resent: at one exact position, and consumers end equal.
+
+Not here: what holds for each engine (`tests/conformance/test_resends.py`).
+"""
 
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -15,7 +17,7 @@ import pytest
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.extract import Stop, running, segments_of, until
 from harness.pipelines.mysql_extract import OPTIONS, extractor_of, sql
-from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.pipelines.pipeline import write_pipeline
 from harness.pipelines.resend import View, answers, ask, texts_of, unequal
 from harness.servers.mysql_columns import ManyColumns, columns_for
 from penstock.codec.mysql.binlog_position import BinlogPosition
@@ -24,7 +26,6 @@ from penstock.control.pipeline.running import processes
 from penstock.engines.mysql.source import reload, requests
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.live_tables import LiveTables
-from penstock.host import faults
 from penstock.host.errors import ConnectionLost, StatementFailed
 from penstock.model import PenstockError, TableName
 from plugins.mysql import MySQLServer, database_of
@@ -54,43 +55,6 @@ def read_answered(directory: Path, table: str) -> int:
     return answer.resend_id if answer is not None else 0
 
 
-def came(directory: Path, other: str) -> bool:
-    """Return whether a row of a table is in the log, and so everything before it."""
-    return bool(View(other).read(directory).rows)
-
-
-class Writer:
-    """A thread that makes changes of all kinds, for a with block."""
-
-    def __init__(self, mysql: MySQLServer, url: str) -> None:
-        self._mysql, self._url = mysql, url
-        self._ended = threading.Event()
-        self._errors: list[BaseException] = []
-        self._thread = threading.Thread(target=self._work)
-
-    def __enter__(self) -> Writer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(60)
-        assert self._errors == []
-
-    def _work(self) -> None:
-        try:
-            with self._mysql.connect(database_of(self._url)) as it, it.cursor() as cursor:
-                number = 0
-                while not self._ended.is_set():
-                    number += 1
-                    cursor.execute(f"update t set n = n + 1 where id = {number % 1900 + 1}")
-                    cursor.execute(f"insert into t values ({10_000 + number}, 0, 'new')")
-                    cursor.execute(f"delete from t where id = {10_000 + number - 40}")
-                    cursor.execute(f"update t set id = -id where id = {1900 + number % 100}")
-        except BaseException as error:
-            self._errors.append(error)
-
-
 @contextmanager
 def extracting(url: str, directory: Path, **more: Any) -> Iterator[Any]:
     """Run an extractor until the end of the with block."""
@@ -116,30 +80,6 @@ def is_at(extractor: Any, mysql: MySQLServer) -> bool:
     stream = extractor._engine._stream
     file, offset = mysql.status()
     return stream is not None and stream.known_end >= BinlogPosition.at(file, offset).ordinal
-
-
-@pytest.mark.promise
-def test_after_resend_with_updates_meanwhile_the_view_equals_the_source(
-    mysql: MySQLServer, mysql_url: str, table: str, tmp_path: Path
-) -> None:
-    """Rows that the log never had are there, and each later change overrides them."""
-    with extracting(mysql_url, tmp_path) as extractor:
-        with Writer(mysql, mysql_url):
-            until(lambda: extractor.progress.row_count > 200)
-            for number in (1, 2, 3):
-                if number == 2:
-                    mysql.execute("flush binary logs")
-                assert not resent(tmp_path, table, number).error
-            behind = extractor.progress.row_count
-            until(lambda: extractor.progress.row_count > behind + 200)
-        expected = source_rows(mysql, mysql_url)
-        sql(mysql, mysql_url, "insert into u values (1)")
-        until(lambda: came(tmp_path, table[:-1] + "u"), 30)
-    view = View(table).read(tmp_path)
-    assert view.reloads == 3
-    assert len(view.resent) > 5500
-    assert view.rows == expected
-    assert len(expected) > 1900
 
 
 def test_a_snapshot_that_the_stream_has_overtaken_is_taken_again(
@@ -194,20 +134,6 @@ def test_an_idle_server_whose_binlog_was_rotated(
     view = View(table).read(tmp_path)
     assert (view.reloads, len(view.resent)) == (2, 4000)
     assert view.rows == source_rows(mysql, mysql_url)
-
-
-@pytest.mark.parametrize("place", ["extract.resend.before", "extract.flush.before"])
-def test_a_failure_meanwhile_leaves_a_request_that_is_carried_out(
-    mysql: MySQLServer, mysql_url: str, table: str, tmp_path: Path, place: str
-) -> None:
-    """The next attempt carries a request out: sent twice at worst, and never answered before."""
-    extractor_of(mysql_url, tmp_path).run()
-    ask(tmp_path, table)
-    with faults.arming(f"{place}:1:error"), extracting(mysql_url, tmp_path):
-        until(lambda: read_answered(tmp_path, table))
-    view = View(table).read(tmp_path)
-    assert view.rows == source_rows(mysql, mysql_url)
-    assert 1 <= view.reloads <= 2
 
 
 def test_rows_that_break_off_are_taken_out_again(
@@ -450,29 +376,3 @@ def test_killed_in_the_middle_and_started_again(
     assert view.reloads == (2 if place.startswith("extract.resend.before") else 1)
     assert view.rows == source_rows(mysql, mysql_url)
     assert len(view.resent) == 2000 * view.reloads
-
-
-def test_the_command_returns_when_the_rows_are_in_the_log(
-    mysql: MySQLServer, mysql_url: str, table: str, tmp_path: Path
-) -> None:
-    """The command works beside an extractor; refusals have published words and the next command."""
-    path = write_pipeline(
-        tmp_path, mysql_url, None, tables=[table], sections={"changeExtractor": LIVELY}
-    )
-    other = f"{table[:-1]}u"
-
-    def read_refusal(*options: str) -> str:
-        ran = penstock("resend", path, *options, "--json")
-        assert ran.code == 1
-        assert ran.error["hint"]
-        return f"{ran.error['code']} {ran.error['error']}"
-
-    with Process(path, "extract") as extract:
-        extract.until(lambda: _pid(path), "it extracts")
-        assert read_refusal("--tables", f"{table},{table}t") == (f"PS20 there is no table {table}t")
-        assert read_refusal("--tables", other).startswith(f"PS20 {other} is not captured by ")
-        ran = penstock("resend", path, "--tables", table)
-        assert (ran.code, ran.out) == (0, "The rows are in the change log again.\n")
-        extract.stop()
-    view = View(table).read(tmp_path / "shop")
-    assert (view.reloads, len(view.rows), len(view.resent)) == (1, 2000, 2000)

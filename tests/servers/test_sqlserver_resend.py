@@ -1,6 +1,6 @@
 """Rows of a SQL Server table that are sent again: at one exact position of the log.
 
-Not here: requests that need other engines or a target (`tests/servers/test_resend.py`).
+Not here: requests that need other engines or a target (`tests/conformance/test_resends.py`).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def by_one(directory: NodeDirectory, segment: int) -> int:
 
 
 def at_once(directory: NodeDirectory, segment: int) -> int:
-    """Return the same count, read for the change log."""
+    """Return how many changes a segment has, by the scan that fills the change log."""
     _, found, _ = directory.scan(segment, 0, lambda _: None, reads_ahead=True)
     return len(found)
 

@@ -156,6 +156,7 @@ def test_the_same_after_every_restart_and_nothing_is_lost(seed: int, tmp_path: P
     write(tmp_path, rows[3:], times, per_segment=4)
     wanted = [one + 1 for one in plain(plain(1, times[:3])[-1], times[3:])]
     got: list[int] = []
+    first = tmp_path / "cdc" / "serve" / "0.ckt"
     while len(got) < len(wanted):
         with serve_log(tmp_path) as running:
             assert slot(running).yb_lsn_type == "HYBRID_TIME"
@@ -171,11 +172,12 @@ def test_the_same_after_every_restart_and_nothing_is_lost(seed: int, tmp_path: P
                 client.status(found[keep - 1])
                 wait_until_confirmed(running, got[-1])
             end_stream(running, client)
+            if len(got) == len(wanted):
+                wait_until(lambda: not first.exists())  # a server may end before it does that
     saved = saved_slots(tmp_path / "state")
     assert saved is not None
     assert saved.anchor is not None
     assert saved.anchor.segment > 0, "segments were let go, and the numbers went on"
-    assert not (tmp_path / "cdc" / "serve" / "0.ckt").exists()
 
 
 def slot_start(times: Sequence[int]) -> int:

@@ -35,7 +35,7 @@ def begin_stream(running: Running) -> Raw:
 
 
 def test_the_end_is_not_in_a_segment_that_is_closed(tmp_path: Path) -> None:
-    """The durable mark still names it if a server saw it open."""
+    """The end of the log moves to the next segment, also for a server that saw this one open."""
     with open_source_log(tmp_path) as log, writer_of(tmp_path) as writer:
         writer.write(run_of(ROWS[0]))
         writer.flush()

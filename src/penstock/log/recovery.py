@@ -327,10 +327,10 @@ def _complete(place: Place, leftover: SegmentFile, reader: FrameReader, found: S
 
 
 def _write_again(place: Place, file: AppendFile, found: Scan) -> None:
-    """Write bytes that may never have reached the disk again, unchanged.
+    """Rewrite, unchanged, the bytes that may never have reached the disk.
 
-    A failed fdatasync leaves pages that can be read, count as clean and are never written: a later
-    fsync succeeds without them. Bytes that the last flush point knew to be durable are not
+    A failed fdatasync leaves pages that can be read, but count as clean and are never written, so a
+    later fsync succeeds without them. Bytes that were durable at the last flush point are not
     touched.
     """
     source = place.files.open_read(file.path)

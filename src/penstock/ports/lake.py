@@ -65,7 +65,8 @@ class VersionReader(Protocol):
     def read_batches(self, session: Any = None) -> Any:
         """Return the newest rows of the table of batches as an Arrow table; None without a table.
 
-        The columns are in docs/lake.md. session: Spark reads them; None: a library without Spark.
+        docs/lake.md lists the columns. Spark reads the table if a session is given, otherwise a
+        library does.
 
         Raises ReaderMissing, ReaderFailed.
         """

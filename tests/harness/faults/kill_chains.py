@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from harness.faults.kills import BankPipeline, Half
 from penstock.log import links
@@ -108,15 +109,28 @@ def kill_along(pipeline: BankPipeline, half: Half, chain: tuple[str, ...]) -> li
 
 
 def kill_both_along(
-    folder: Path, source: str, target: str, chains: tuple[tuple[str, ...], tuple[str, ...]]
+    folder: Path,
+    source: str,
+    target: str,
+    chains: tuple[tuple[str, ...], tuple[str, ...]],
+    *,
+    first: str = "",
+    **servers: Any,
 ) -> None:
-    """Kill extractor and loader along their chains at the same time; the copy is equal at the end.
+    """Kill extractor and loader along their chains at the same time; the copy is equal at the end,
+    and a consumer's folder has a link to each segment.
 
-    chains: of the extractor, and of the loader.
+    chains: of the extractor, and of the loader. first: a point that the extractor reaches once in
+    the life of a pipeline, at its first change. servers: further options of BankPipeline.
     """
     small = {"changeLoader": {"maxFilesPerBatch": 2}}
-    with BankPipeline(folder, 1, source=source, target=target, sections=small) as pipeline:
-        links.enable(pipeline.directory / "cdc" / "lake")  # so that a consumer gets its links
+    with BankPipeline(
+        folder, 1, source=source, target=target, sections=small, **servers
+    ) as pipeline:
+        consumer = pipeline.directory / "cdc" / "lake"
+        links.enable(consumer)
+        if first:
+            assert pipeline.kill_at(pipeline.extract, first)
         pipeline.start()
         missed = {}
         with ThreadPoolExecutor(1) as beside:
@@ -127,6 +141,8 @@ def kill_both_along(
         pipeline.configure(sections={"changeLoader": {"maxFilesPerBatch": 30}})
         pipeline.finish()
         assert missed == {"load": [], "extract": []}
+        closed = {path.name for path in (pipeline.directory / "log").glob("*.ckt")}
+        assert closed == {path.name for path in consumer.glob("*.ckt")}
 
 
 def kill_at_the_beginning(

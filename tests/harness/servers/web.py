@@ -194,7 +194,7 @@ class Browser:
         self.media("prefers-reduced-motion", "reduce" if wanted else "")
 
     def media(self, feature: str, value: str) -> None:
-        """Set a media feature that a style sheet may query; all others become the browser's own."""
+        """Set a media feature that a style sheet may query, and reset all others."""
         self.all_media({feature: value})
 
     def all_media(self, values: Mapping[str, str]) -> None:

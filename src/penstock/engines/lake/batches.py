@@ -91,11 +91,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
-    """Versions that the rows name.
+    """Table versions that the rows of the table of batches refer to.
 
     Attributes:
         since_us: When the oldest row with versions was written, microseconds since 1970 UTC.
-        versions: By name of a table all its versions that rows name.
+        versions: Versions by name of the table.
     """
 
     since_us: int

@@ -40,11 +40,14 @@ SPARE_SESSIONS = 3  # for those that killed workers leave in the middle of a res
 
 
 class MySQLPlanner(Planning):
-    """`Planner` of a MySQL or MariaDB source. Use as a context manager: it keeps its points.
+    """`Planner` of a MySQL or MariaDB source, a context manager because it keeps its points open.
 
-    first: called when the load wants the handover's point; returns None if there is none.
-    on_choice: called with the strategy before the snapshots are taken. taken: the snapshots of the
-    latest point; its `status` tells where the changes after it begin.
+    Args:
+        first: Returns the handover's point when the load wants it; None if there is none.
+        on_choice: Called with the strategy before the snapshots are taken.
+
+    Attributes:
+        taken: Snapshots of the latest point; `taken.status` is where the changes after it begin.
     """
 
     positions: PositionKind = BinlogPosition

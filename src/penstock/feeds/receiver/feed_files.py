@@ -66,7 +66,13 @@ class StorageUrlInvalid(PenstockError):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Folder or bucket. root: the place below which the names are; name: without secrets."""
+    """Folder or bucket of feed files.
+
+    Attributes:
+        filesystem: File system of Arrow.
+        root: Path that the names of files are relative to.
+        name: Its URL without secrets, for messages.
+    """
 
     filesystem: Any
     root: str

@@ -65,7 +65,9 @@ REASON = "it was asked for"
 class ReloadJob:
     """A table held at a consistent point, ready to be read once.
 
-    position: P. definition: the table as it is at P; its shape cannot change meanwhile.
+    Attributes:
+        position: The consistent point.
+        definition: The table at that point; its shape cannot change meanwhile.
     """
 
     position: BinlogPosition
@@ -82,8 +84,14 @@ class ReloadJob:
     ) -> int:
         """Write the marker and all rows as one transaction; return the number of rows.
 
-        assembler: at P. gives_up: called repeatedly; True raises ConnectionLost. reason: for the
-        marker. Raises PointUnfit, before anything is emitted, if the table was rewritten after P.
+        Args:
+            assembler: Assembler whose stream has reached the job's position.
+            book: Shapes of the tables.
+            gives_up: Called repeatedly; ConnectionLost is raised once it returns True.
+            reason: Reason that the marker names.
+
+        Raises:
+            PointUnfit: The table was rewritten after the position; nothing was emitted.
         """
         relation = book.read_again(self.definition, assembler.place)
         blocks = self._blocks(relation)

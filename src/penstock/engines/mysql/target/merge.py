@@ -401,7 +401,7 @@ def _arbiter(table: TargetTable, key: list[str]) -> TargetIndex | None:
 
 
 def _assign_sql(value: str, column: Column, target: TargetColumn, *, is_text: bool) -> str:
-    """Return a staged value as it is assigned to the target's column, whose type it then gets."""
+    """Return the SQL that converts a staged value to the type of the target's column."""
     if column.neutral == "uuid" and target.data_type in BYTES:
         return f"unhex(replace({value}, '-', ''))"
     if target.data_type == "bit" and is_text:
@@ -412,7 +412,9 @@ def _assign_sql(value: str, column: Column, target: TargetColumn, *, is_text: bo
 
 
 def _stage_sql(value: str, column: Column, target: TargetColumn, *, is_text: bool) -> str:
-    """Return a value of the target as it is staged; the inverse of `_assign_sql`."""
+    """Return the SQL that converts a value of the target to its staged form, as `_assign_sql`
+    does the other way.
+    """
     if column.neutral == "uuid" and target.data_type in BYTES:
         digits = f"lower(hex({value}))"
         for place in (9, 14, 19, 24):

@@ -197,7 +197,7 @@ def containers(probe: OracleProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("OR009", "character set", change_only=True)
 def character_set(probe: OracleProbe) -> Iterator[Finding]:
-    """Check the character set, in which rows of older table versions come."""
+    """Check the character set; rows of older table versions arrive in it."""
     rows = probe.connection.execute(CHARACTER_SET)
     found = str(rows[0][0]) if rows else ""
     if found not in CHARACTER_SETS:
@@ -205,7 +205,7 @@ def character_set(probe: OracleProbe) -> Iterator[Finding]:
             "OR009",
             Severity.WARNING,
             f"the character set of the database is {found}",
-            "rows that were written before a DDL statement and are read after it come in this "
+            "rows that were written before a DDL statement and are read after it arrive in this "
             "character set; penstock reads AL32UTF8 there, and stops at other texts",
             "let penstock catch up before a captured table is altered",
         )

@@ -514,7 +514,7 @@ class RelationResolver:
         return self._primary_key(message.source_id) == definition.key_of_changes
 
     def _read(self, source_id: int) -> TableDefinition | None:
-        """Return a table as the catalogue has it now; a dialect asks in its own way."""
+        """Return a table's present definition from the catalogue. Dialects override the query."""
         found = definitions_of(self.connection, [source_id], book=self._book, shape_only=True)
         return found.get(source_id)
 

@@ -278,7 +278,7 @@ def _lock_table(
     except PenstockError as error:
         if error.fields.get("sqlstate") in NOT_THERE:
             raise TableRewritten(
-                f"{table} was dropped or renamed behind the snapshot",
+                f"{table} was dropped or renamed after the snapshot",
                 hint="Nothing to do: it is looked at again.",
             ) from error
         raise
@@ -288,7 +288,7 @@ def _lock_table(
     # snapshot.
     if now is None or now.name != seen.name or list_sent(now) != list_sent(seen):
         raise TableRewritten(
-            f"{table} got other columns behind the snapshot",
+            f"{table} got other columns after the snapshot",
             hint="Nothing to do: the table is read at a later point.",
         )
     return now

@@ -390,9 +390,9 @@ faults.declare("extract.resend.before", "extract.resend.after")
 class Resends:
     """Requests to put a table's rows into the log again. Used by the extractor's thread.
 
-    Reading and placing is that of any other reload (`reload.py`): a marker RELOAD, then all rows as
-    they are at one position, before every change after it. A request is answered once its rows are
-    durable; one that a crash left unanswered is carried out again.
+    Rows are read and placed as in any other reload (`reload.py`): a marker RELOAD, all rows as they
+    are at one position, and then every change after it. A request is answered once its rows are
+    durable. A request that a crash left unanswered is carried out again.
     """
 
     def __init__(self, state: StateFiles, *, clock: Clock = REAL_CLOCK) -> None:

@@ -272,7 +272,7 @@ def check_not_rewritten(connection: psycopg.Connection, tables: Sequence[TableDe
     changed = sorted(map(str, rewritten_tables(connection, tables)))
     if changed:
         raise TableRewritten(
-            f"{', '.join(changed)} changed behind the snapshot",
+            f"{', '.join(changed)} changed after the snapshot",
             hint="Nothing to do: the tables are read at a later point.",
             tables=changed,
         )
