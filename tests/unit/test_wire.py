@@ -19,9 +19,10 @@ from penstock.engines.postgres.source.stream import (
     NAP_S,
     Flow,
 )
-from penstock.host.socket import NARROW_BYTES, WIDE_BYTES, Wire, is_near
+from penstock.host.socket import NARROW_BYTES, SO_BUF_LOCK, WIDE_BYTES, Wire, is_near
 
 LONG_S = 60.0
+RECEIVE_LOCK = 2  # Linux's SOCK_RCVBUF_LOCK
 
 
 @pytest.fixture
@@ -95,6 +96,20 @@ def test_a_near_peer_over_tcp_gets_the_window_it_is_given() -> None:
             assert count == sent
             held.append(sent)
         assert held[0] > 2 * held[1]
+
+
+def test_a_wide_window_may_grow_and_a_narrow_one_may_not() -> None:
+    """The system drops what a full buffer cannot hold, unless the buffer may grow."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    locked = []
+    with theirs, Wire(ours, "test") as wire:
+        for size in (WIDE_BYTES, NARROW_BYTES, WIDE_BYTES):
+            wire.limit_window(size)
+            locks = ours.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK)
+            locked.append(bool(locks & RECEIVE_LOCK))
+    assert locked == [False, True, False]
 
 
 def test_a_socket_that_is_no_tcp_is_left_as_it_is() -> None:
