@@ -70,6 +70,7 @@ class Wire:
         self._unsent = bytearray()
         self._closed = False
         self._interrupted = False
+        self._narrow_bytes = 0
         self._waker = os.pipe()
 
     def __enter__(self) -> Self:
@@ -109,16 +110,25 @@ class Wire:
         the cost. For a distant peer the window bounds the rate, so it is not changed; nor is it for
         any other kind of socket. Begin wide: Linux widens a window that was narrow only in part.
 
-        A wide window may grow. If it could not, a peer that sends while we do not read would have
-        to repeat the bytes that the full buffer dropped, each time after twice the previous wait.
-        After a pause of ten seconds we would wait up to ten more for its next attempt.
+        The system may let the buffer grow beyond that. If it could not, a peer that sends while we
+        do not read would have to repeat the bytes that the full buffer dropped, each time after
+        twice the previous wait: after a pause of ten seconds we would wait up to ten more for its
+        next attempt. So a narrow buffer that has grown is narrowed after each read.
         """
-        if not _is_near(self._socket):
-            return
+        if _is_near(self._socket):
+            self._set_window(size_bytes)
+            self._narrow_bytes = size_bytes if size_bytes < WIDE_BYTES else 0
+
+    def _set_window(self, size_bytes: int) -> None:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)
-        if size_bytes >= WIDE_BYTES:
-            with suppress(OSError):  # before Linux 5.14
-                self._socket.setsockopt(socket.SOL_SOCKET, SO_BUF_LOCK, 0)
+        with suppress(OSError):  # before Linux 5.14
+            self._socket.setsockopt(socket.SOL_SOCKET, SO_BUF_LOCK, 0)
+
+    def _keep_narrow(self) -> None:
+        # Linux doubles the size that it is given.
+        grown = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        if grown > 2 * self._narrow_bytes:
+            self._set_window(self._narrow_bytes)
 
     def start_tls(self, context: ssl.SSLContext, server_name: str, timeout_s: float) -> None:
         """Turn the stream into TLS. Nothing may have been read ahead. Raises TlsFailed."""
@@ -149,6 +159,8 @@ class Wire:
             with self._lock:
                 count, wants = self._read(view)
             if count:
+                if self._narrow_bytes:
+                    self._keep_narrow()
                 return count
             left_s = deadline - time.monotonic()
             if (left_s <= 0 and wants == select.POLLIN) or self._interrupted:

@@ -56,6 +56,7 @@ class StandstillWatch:
         passed = max(now - then for now, then in zip(self._looked, before, strict=True))
         if passed - self._tick_s >= LATE_S:
             self._has_stood_still, self._asked_s = True, None
+            return False  # what had arrived before must be read first: it is no answer
         if not self._has_stood_still:
             return False
         if not is_reading:
