@@ -31,6 +31,7 @@ from typing import Protocol
 import psutil
 
 PERIOD_US = 10_000  # short, so that a process without a share left waits for milliseconds
+QUOTA_MIN_US = 1000  # Linux's
 LOOK_INTERVAL_S = 0.02
 SAMPLE_INTERVAL_S = 0.2
 FULL = 0.97  # of all cores
@@ -219,7 +220,7 @@ class EmulatedCores:
         shares = JAVA_SHARES if _read(Path(f"/proc/{pid}/comm")).startswith("java") else 1
         if self._limits.get(pid) != shares:
             own.mkdir(exist_ok=True)
-            self._controller.limit(own, max(1000, round(PERIOD_US * self._share * shares)))
+            self._controller.limit(own, round(PERIOD_US * self._share * shares))
             self._limits[pid] = shares
         if group != own:
             (own / "cgroup.procs").write_text(str(pid))
@@ -265,6 +266,8 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=0.25, help="of a core, for each process")
     parser.add_argument("command", nargs="+", help="after --")
     flags = parser.parse_args()
+    if PERIOD_US * flags.share < QUOTA_MIN_US:
+        parser.error(f"--share is at least {QUOTA_MIN_US / PERIOD_US:g}")
     code, use = run(flags.command, flags.share)
     print(use.describe(flags.share, os.cpu_count() or 1), flush=True)
     return code

@@ -1,10 +1,10 @@
 """The stream of one connection: runs out of a socket, acknowledgements back into it.
 
 Two threads. The receiver reads whole blocks, decodes and puts runs into a bounded queue; the pulse
-sends the server a status at intervals, however long the receiver waits for room in the queue,
-for the catalogue or for a side file. The caller's thread takes runs, makes them durable and
-acknowledges. A broken connection ends the object; the caller opens the next one at its last flush
-point.
+sends the server a status at intervals, however long the receiver waits for room in the queue, for
+the catalogue or for a side file, and looks for standstills (`standstill.py`). The caller's thread
+takes runs, makes them durable and acknowledges. A broken connection ends the object; the caller
+opens the next one at its last flush point.
 
 Measured: the server's walsender makes one send() per message and is the bottleneck; waking a client
 that waits costs it more than the message. So while data flows the receiver naps between reads, and
