@@ -118,7 +118,7 @@ def _read(file: Path) -> str:
 
 @dataclass(slots=True)
 class Use:
-    """What the processes used.
+    """Use of the machine and of the shares.
 
     Attributes:
         samples, full: number of looks at the machine, and of those at which no core was idle.

@@ -110,7 +110,7 @@ def test_idle_connection_survives(own_postgres: Server, tmp_path: Path) -> None:
 def test_a_server_that_is_silent_after_a_standstill_is_given_up(
     source_url: str, tmp_path: Path
 ) -> None:
-    """Nothing of the server's arrives since this machine stood still, as its clock says."""
+    """The connection is given up if no bytes arrive since this machine stood still."""
 
     class Woken(RealClock):
         slept_s = 0.0

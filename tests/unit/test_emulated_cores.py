@@ -42,7 +42,7 @@ def test_version_1_is_found_below_our_own_group() -> None:
 
 
 def test_version_2_is_found_by_its_controllers(tmp_path: Path) -> None:
-    """It counts only if the controller is there: version 1 may own it."""
+    """Version 2 counts only if it has the controller, which version 1 may own."""
     mounts = f"cgroup2 {tmp_path} cgroup2 rw 0 0\n"
     (tmp_path / "cgroup.controllers").write_text("cpuset io memory\n")
     with pytest.raises(CORES["NoController"]):

@@ -1,4 +1,4 @@
-"""What a stream does after this process, or its whole machine, stood still.
+"""Standstills of this process or of its whole machine, and the stream after them.
 
 A server that sends to a machine that stands still tries again later and later: after a pause of a
 minute its next attempt may be another minute away. A new connection does not wait for that attempt.
@@ -56,7 +56,7 @@ class StandstillWatch:
         passed = max(now - then for now, then in zip(self._looked, before, strict=True))
         if passed - self._tick_s >= LATE_S:
             self._has_stood_still, self._asked_s = True, None
-            return False  # what had arrived before must be read first: it is no answer
+            return False  # bytes that had arrived before must be read first: they do not answer
         if not self._has_stood_still:
             return False
         if not is_reading:
