@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -23,6 +24,7 @@ from harness.pipelines.stream import (
     run_sql,
     streaming,
 )
+from harness.servers.proxy import Proxy
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.assembly import Limits, PublicationLost
 from penstock.engines.postgres.source.client import open_replication
@@ -35,7 +37,9 @@ from penstock.engines.postgres.source.slot import (
     create_slot,
 )
 from penstock.engines.postgres.source.source_identity import ServerIdentity, SourceReplaced
+from penstock.engines.postgres.source.standstill import ANSWER_S, TICK_S, ServerSilent
 from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
+from penstock.host.clock import RealClock
 from penstock.host.errors import ConnectionLost
 from penstock.model import FlushPoint, PenstockError
 from plugins.postgres import Server
@@ -101,6 +105,37 @@ def test_idle_connection_survives(own_postgres: Server, tmp_path: Path) -> None:
             source.next_run(0.2)
         sql.execute("insert into t values (1)")
         collect(source, rows(1))
+
+
+def test_a_server_that_is_silent_after_a_standstill_is_given_up(
+    source_url: str, tmp_path: Path
+) -> None:
+    """The connection is given up if no bytes arrive since this machine stood still."""
+
+    class Woken(RealClock):
+        slept_s = 0.0
+
+        def now_us(self) -> int:
+            return super().now_us() + int(self.slept_s * 1e6)
+
+    clock = Woken()
+    prepare(source_url, DDL)
+    port = urlsplit(source_url).port
+    assert port is not None
+    with Proxy(port) as proxy, connect(source_url, application_name="test") as sql:
+        with _stream(proxy.url(source_url), tmp_path, clock=clock) as source:
+            clock.slept_s = 60.0  # the server answers: the stream continues
+            sql.execute("insert into t values (1)")
+            collect(source, rows(1))
+            until_s = time.monotonic() + 2 * TICK_S + ANSWER_S
+            while time.monotonic() < until_s:
+                source.next_run(0.2)
+            stalled = threading.Thread(target=proxy.stall, args=(4 * (TICK_S + ANSWER_S),))
+            stalled.start()
+            clock.slept_s += 60.0
+            with pytest.raises(ServerSilent, match="stood still"):
+                source.next_run(60.0)
+        stalled.join()
 
 
 def test_slot_moves_only_by_what_was_acknowledged(

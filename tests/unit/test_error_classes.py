@@ -24,7 +24,6 @@ UNMET = {
     "LD50": "a server that breaks MySQL's protocol in the middle of a result",
     "MY90": "tables that are altered twenty times while they are read",
     "PG67": "a role that loses its right to the publication while it runs",
-    "PG73": "a server that is silent for minutes on a connection that stands",
     "WB05": "a web server that does not come up on a port that is free",
 }
 """Codes that no test raises, and why: races and faults that cannot be produced on demand."""

@@ -14,6 +14,7 @@ import ssl
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -32,6 +33,10 @@ WIDE_BYTES = 1024 * 1024
 # time of an answer if the acknowledgement arrives with it.
 RTT_OFFSET = 148
 UNSENT_BYTES_MAX = 1024 * 1024  # a peer that stops reading is dead, not slow
+# A buffer whose size was set is locked: the system drops what arrives when it is full. The window
+# is counted in bytes, the buffer in memory, so small messages fill the buffer before the window is
+# closed. Linux has this option since 5.14; Python has no name for it.
+SO_BUF_LOCK = 72
 
 
 def is_near(fileno: int) -> bool:
@@ -65,6 +70,7 @@ class Wire:
         self._unsent = bytearray()
         self._closed = False
         self._interrupted = False
+        self._narrow_bytes = 0
         self._waker = os.pipe()
 
     def __enter__(self) -> Self:
@@ -103,9 +109,26 @@ class Wire:
         A near peer with a closed window collects data and sends it in large pieces at a fraction of
         the cost. For a distant peer the window bounds the rate, so it is not changed; nor is it for
         any other kind of socket. Begin wide: Linux widens a window that was narrow only in part.
+
+        The system may let the buffer grow beyond that. If it could not, a peer that sends while we
+        do not read would have to repeat the bytes that the full buffer dropped, each time after
+        twice the previous wait: after a pause of ten seconds we would wait up to ten more for its
+        next attempt. So a narrow buffer that has grown is narrowed after each read.
         """
         if _is_near(self._socket):
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)
+            self._set_window(size_bytes)
+            self._narrow_bytes = size_bytes if size_bytes < WIDE_BYTES else 0
+
+    def _set_window(self, size_bytes: int) -> None:
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)
+        with suppress(OSError):  # before Linux 5.14
+            self._socket.setsockopt(socket.SOL_SOCKET, SO_BUF_LOCK, 0)
+
+    def _keep_narrow(self) -> None:
+        # Linux doubles the size that it is given.
+        grown = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        if grown > 2 * self._narrow_bytes:
+            self._set_window(self._narrow_bytes)
 
     def start_tls(self, context: ssl.SSLContext, server_name: str, timeout_s: float) -> None:
         """Turn the stream into TLS. Nothing may have been read ahead. Raises TlsFailed."""
@@ -136,6 +159,8 @@ class Wire:
             with self._lock:
                 count, wants = self._read(view)
             if count:
+                if self._narrow_bytes:
+                    self._keep_narrow()
                 return count
             left_s = deadline - time.monotonic()
             if (left_s <= 0 and wants == select.POLLIN) or self._interrupted:

@@ -1,10 +1,10 @@
 """The stream of one connection: runs out of a socket, acknowledgements back into it.
 
 Two threads. The receiver reads whole blocks, decodes and puts runs into a bounded queue; the pulse
-sends the server a status at intervals, however long the receiver waits for room in the queue,
-for the catalogue or for a side file. The caller's thread takes runs, makes them durable and
-acknowledges. A broken connection ends the object; the caller opens the next one at its last flush
-point.
+sends the server a status at intervals, however long the receiver waits for room in the queue, for
+the catalogue or for a side file, and looks for standstills (`standstill.py`). The caller's thread
+takes runs, makes them durable and acknowledges. A broken connection ends the object; the caller
+opens the next one at its last flush point.
 
 Measured: the server's walsender makes one send() per message and is the bottleneck; waking a client
 that waits costs it more than the message. So while data flows the receiver naps between reads, and
@@ -13,6 +13,7 @@ the server sends into the socket's buffer undisturbed.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -31,12 +32,13 @@ from penstock.engines.postgres.source.assemble import Assembler, Spill
 from penstock.engines.postgres.source.assembly import Counted, Limits, Shapes
 from penstock.engines.postgres.source.client import ReplicationConnection, open_replication
 from penstock.engines.postgres.source.source_identity import ServerIdentity, checked_server
+from penstock.engines.postgres.source.standstill import TICK_S, ServerSilent, StandstillWatch
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectionLost
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.socket import NARROW_BYTES, WIDE_BYTES
-from penstock.model import FlushPoint, PenstockError, Run
+from penstock.model import FlushPoint, Run
 from penstock.ports.source import SourceStream
 from penstock.sql.decoding import BYTE_COUNT_MAX, RUN_COUNT_MAX, RunQueue, Visit
 
@@ -60,13 +62,6 @@ SILENCE_S = 300.0  # nothing at all from the server, though asked again and agai
 DRAIN_S = 1.0
 
 declare("stream.start.before", "stream.acknowledge.before", "stream.acknowledge.after")
-
-
-class ServerSilent(PenstockError):
-    """The connection is open but the server sends nothing, not even answers."""
-
-    code = "PG73"
-    retry = "backoff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,9 +321,18 @@ class PostgresSource(SourceStream):
     # -- the pulse ---------------------------------------------------------------------------
 
     def _pulse(self) -> None:
-        while not self._queue.closing.wait(self._pulse_s):
-            silent_s = self._clock.monotonic_s() - self._heard_s
+        ticks = max(1, round(self._pulse_s / TICK_S))
+        tick_s = self._pulse_s / ticks
+        watch = StandstillWatch(self._clock, tick_s=tick_s)
+        for number in itertools.count(1):
+            if self._queue.closing.wait(tick_s):
+                return
             receiver_waits = self._queue.is_waiting
+            if watch.look(self._heard_s, is_reading=not receiver_waits):
+                self.ask_for_position()
+            if number % ticks:
+                continue
+            silent_s = self._clock.monotonic_s() - self._heard_s
             if silent_s > max(SILENCE_S, 6 * self._pulse_s) and not receiver_waits:
                 raise ServerSilent(
                     f"the server has sent nothing for {silent_s:.0f} s",
