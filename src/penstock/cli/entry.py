@@ -131,7 +131,8 @@ def run_guarded(arguments: list[str]) -> None:
 
     as_json, verbose = "--json" in arguments, bool({"-v", "--verbose"} & set(arguments))
     try:
-        cli.main(args=arguments, prog_name="penstock", standalone_mode=False)
+        # `run` of several pipelines runs command lines in other processes.
+        cli.main(args=arguments, prog_name="penstock", standalone_mode=False, obj=run_guarded)
         raise_failure()
     except SystemExit:
         raise

@@ -230,7 +230,7 @@ def web(
 
 
 @click.command()
-@pipeline_file
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PIPELINE_FILE)
 @click.option("--web", "with_web", is_flag=True, help="Serve the web interface meanwhile.")
 @click.option("--web-host", default="127.0.0.1", show_default=True, help="With --web: address.")
 @click.option(
@@ -238,7 +238,12 @@ def web(
 )
 @common
 def run(
-    file: Path, with_web: bool, web_host: str, web_port: int, as_json: bool, verbose: bool
+    files: tuple[Path, ...],
+    with_web: bool,
+    web_host: str,
+    web_port: int,
+    as_json: bool,
+    verbose: bool,
 ) -> None:
     """Run a pipeline: bulk load, handover, then every change, until stopped.
 
@@ -246,6 +251,9 @@ def run(
     handover, progress, rates, lag, and servers that are away; with --json as events. Before
     anything is changed, everything that doctor would call an error is checked. When run again on
     the same directory, it continues where it stopped, however it was stopped.
+
+    Several files, or a directory of them, are run side by side with one Spark. One that fails is
+    started again while others run; SIGHUP starts what does not run: see docs/several.md.
 
     \b
     What it changes:
@@ -259,10 +267,16 @@ def run(
 
     \b
     Example:     penstock run shop.toml
+                 penstock run shop.toml bank.toml --web
     Exit codes:  0 stopped as asked, or done (mode data; exitWhenIdle)
                  1 an error, printed with its code and what to do
                  2 wrong usage
     """  # noqa: D301 - click wants the character
+    if len(files) > 1 or files[0].is_dir():
+        web_options = ["--host", web_host, "--port", str(web_port)] if with_web else None
+        _run_group(files, web_options, as_json, verbose)
+        return
+    file = files[0]
     from penstock.control.run.pipeline import Pipeline
     from penstock.control.status.live import make_view
 
@@ -276,6 +290,19 @@ def run(
         beside = web_beside([config], web_host, web_port, say=say_web(as_json))
     with beside:
         pipeline.run(view=make_view(say_json if as_json else None), verbose=verbose)
+
+
+def _run_group(
+    files: tuple[Path, ...], web_options: list[str] | None, as_json: bool, verbose: bool
+) -> None:
+    """Run several pipelines, each in processes of its own."""
+    from penstock.cli.group_view import GroupJson, GroupLines
+    from penstock.control.run.group import GroupOptions, run_group
+
+    diagnostics(verbose)
+    command = click.get_current_context().obj  # see `run_guarded`
+    options = GroupOptions(given=files, command=command, web=web_options, verbose=verbose)
+    run_group(options, GroupJson() if as_json else GroupLines())
 
 
 @click.command()

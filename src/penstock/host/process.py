@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from penstock.host.clock import REAL_CLOCK
+from penstock.host.forking import ForkedProcess, forker
 from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
 from penstock.model.whole_number import parse_whole
@@ -49,17 +50,8 @@ class Child:
 
     def __init__(self, arguments: Sequence[str], *, on_line: Callable[[str], None]) -> None:
         """Start it. Raises ProcessNotStarted."""
-        environment = {**os.environ, WITH_PARENT: "1"}
         try:
-            self._process = subprocess.Popen(
-                list(arguments),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env=environment,
-                # Ctrl-C in the terminal is for the parent, which ends its children in order.
-                start_new_session=True,
-            )
+            self._process = _start(arguments)
         except OSError as error:
             raise ProcessNotStarted(f"cannot start {arguments[0]}: {error.strerror}") from error
         self.pid = self._process.pid
@@ -94,7 +86,7 @@ class Child:
         """Wait for its end; return None if it still runs after timeout_s."""
         try:
             self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, TimeoutError):
             return None
         return self.poll()
 
@@ -102,6 +94,22 @@ class Child:
         """Close its standard input; the child ends if it still runs."""
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+
+def _start(arguments: Sequence[str]) -> subprocess.Popen[bytes] | ForkedProcess:
+    """Start a process, or have it forked if it is penstock and ours was forked, too."""
+    own, parent = this_program(), forker()
+    if parent is not None and list(arguments[: len(own)]) == own:
+        return parent.start(arguments[len(own) :])
+    return subprocess.Popen(
+        list(arguments),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, WITH_PARENT: "1"},
+        # Ctrl-C in the terminal is for the parent, which ends its children in order.
+        start_new_session=True,
+    )
 
 
 def _read_lines(stream: IO[bytes] | None, on_line: Callable[[str], None]) -> None:

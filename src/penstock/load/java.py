@@ -250,7 +250,11 @@ def _connect(process: subprocess.Popen[bytes], info: Path) -> Any:
         time.sleep(PORT_CHECK_S)
     written = info.read_bytes()  # port, then the secret behind its length
     port, length = struct.unpack_from(">ii", written)
-    secret = written[8 : 8 + length].decode()
+    return connect(port, written[8 : 8 + length].decode())
+
+
+def connect(port: int, secret: str) -> Any:
+    """Return pyspark's gateway to a JVM that listens at a port; its `proc` is None."""
     launch_gateway: Any = java_gateway.launch_gateway
     os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = secret

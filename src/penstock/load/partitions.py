@@ -12,6 +12,8 @@ from typing import Any
 
 from pyspark import SparkContext
 
+from penstock.host.task_fence import TaskPermit
+
 Call = Callable[[Iterable[Any]], Iterator[Any]]  # of one partition: an iterator of its one list
 Spread = Callable[
     [SparkContext, Sequence[Sequence[Any]], Call], contextlib.AbstractContextManager[Any]
@@ -31,11 +33,17 @@ class PartitionCall:
     of tasks.
     """
 
-    def __init__(self, work: Callable[[Iterator[Any]], Iterable[Any]]) -> None:
-        """Keep the work, which gets the tasks of one partition."""
+    def __init__(
+        self,
+        work: Callable[[Iterator[Any]], Iterable[Any]],
+        permit: TaskPermit | None = None,
+    ) -> None:
+        """Keep the work, which gets the tasks of one partition. permit: held during the work."""
         self.work = work
+        self.permit = permit
 
     def __call__(self, partition: Iterable[Sequence[Any]]) -> Iterator[Any]:
         """Yield the results of the work."""
-        for tasks in partition:
-            yield from self.work(iter(tasks))
+        with contextlib.nullcontext() if self.permit is None else self.permit.hold():
+            for tasks in partition:
+                yield from self.work(iter(tasks))

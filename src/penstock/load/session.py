@@ -28,6 +28,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
+from penstock.host.task_fence import TaskPermit
 from penstock.load.java import (
     Start,
     check_java,
@@ -43,6 +44,14 @@ from penstock.load.java import (
 )
 from penstock.load.job_figures import Reporter, TaskFigures
 from penstock.load.partitions import PartitionCall, Spread, spread_whole
+from penstock.load.shared_spark import (
+    address_at,
+    failure_at,
+    join_context,
+    leave,
+    open_gateway,
+    place_of,
+)
 from penstock.load.spark_properties import (
     SparkPropertyRefused,
     add_needed,
@@ -100,6 +109,8 @@ Result = TypeVar("Result")
 MESSAGES_NAME = "spark.log"
 STOP_WAIT_S = 10.0
 STOP_CHECK_S = 0.1
+ATTACH_CHECK_S = 0.1
+JOIN_S = 20.0
 START_ATTEMPTS_MAX = 3
 EXECUTOR_WAIT_S = 120.0
 DYING_TIMEOUT_S = 5.0
@@ -153,6 +164,19 @@ class ExecutorMissing(PenstockError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedUse:
+    """Use of a Spark that other processes use, too; `shared_spark.py` starts and finds it.
+
+    Attributes:
+        place: directory of the file that says where it listens.
+        permit: held by our tasks, which go on if this process is killed.
+    """
+
+    place: Path
+    permit: TaskPermit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """Options of Spark's start.
 
@@ -164,6 +188,7 @@ class SessionOptions:
         python: interpreter of executors on other machines; empty for that of this process.
         ui: whether Spark's web pages are enabled.
         reporter: receives the figures of tasks.
+        shared: the running Spark to use, and by what name; None to start one.
     """
 
     work_directory: Path
@@ -173,6 +198,7 @@ class SessionOptions:
     ui: bool = False
     reporter: Reporter | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
+    shared: SharedUse | None = None
 
     @property
     def is_local(self) -> bool:
@@ -203,6 +229,20 @@ def session_options(config: Config) -> SessionOptions:
     )
 
 
+def shared_place(config: Config, options: SessionOptions, root: str) -> Path | None:
+    """Return where to look for a Spark with these settings that several pipelines share.
+
+    Returns None without a root, and for a pipeline that always has a Spark of its own: one on a
+    cluster, one with a working directory of its own, or one with a lake, which sets up the JVM.
+    """
+    is_own = not options.is_local or bool(config.change_loader.work_directory)
+    if not root or is_own or (config.has_target and spark_needs(config.target.url)):
+        return None
+    return place_of(
+        Path(root), master=options.master, python=options.python, ui=options.ui, conf=options.conf
+    )
+
+
 class Session:
     """A running Spark context. Use as a context manager, or call close()."""
 
@@ -217,8 +257,12 @@ class Session:
         reporter: Reporter | None = None,
         warming: WarmUp | None = None,
         parallelism: int | None = None,
+        user: str = "",
+        shared: SharedUse | None = None,
     ) -> None:
         """Keep the context. jobs: name by which its jobs run and are cancelled.
+
+        user, shared: name of the pipeline among those that share the Spark, and the use of it.
 
         slots_are_fixed: no executor joins or leaves. reporter: receives the figures of tasks.
         warming: ends with the first job. parallelism: as last seen; the context is asked if None.
@@ -226,6 +270,8 @@ class Session:
         self._warming = warming or WarmUp()
         self._reporter = reporter
         self._jobs = jobs
+        self._user = user
+        self._shared = shared
         self.slots_are_fixed = slots_are_fixed
         self._context = context
         self._spark: Any = None
@@ -283,6 +329,8 @@ class Session:
             reporter=self._reporter,
             warming=self._warming,
             parallelism=self._parallelism,
+            user=self._user,
+            shared=self._shared,
         )
 
     def warm_up(self) -> None:
@@ -293,9 +341,20 @@ class Session:
     def cancel(self) -> None:
         """Cancel the running job, if any; `run` then raises SparkJobFailed."""
         try:
-            self._context.cancelJobGroup(self._jobs)
+            self._context.cancelJobGroup(self._pool)
         except (Py4JError, OSError) as error:
             logger.warning("spark job not cancelled", reason=type(error).__name__)
+
+    @property
+    def _pool(self) -> str:
+        """Return the name of its jobs' group and pool, which no other pipeline has."""
+        return f"{self._user} {self._jobs}" if self._user else self._jobs
+
+    @property
+    def gateway_parameters(self) -> tuple[int, str]:
+        """Return the port and the secret by which other processes of this user reach the JVM."""
+        found = self._gateway.gateway_parameters
+        return int(found.port), str(found.auth_token)
 
     @property
     def java_pid(self) -> int:
@@ -348,14 +407,14 @@ class Session:
         description: str,
         spread: Spread,
     ) -> list[Result]:
-        call = PartitionCall(work)
+        call = PartitionCall(work, self._shared.permit if self._shared is not None else None)
         try:
             with warnings.catch_warnings():
                 # pyspark leaves the closing of its local sockets to the garbage collector.
                 warnings.simplefilter("ignore", ResourceWarning)
-                self._context.setJobGroup(self._jobs, description or self._jobs)  # of this thread
+                self._context.setJobGroup(self._pool, description or self._jobs)  # of this thread
                 # Of two jobs that wait for a slot, the one with fewer running tasks gets it.
-                self._context.setLocalProperty("spark.scheduler.pool", self._jobs)
+                self._context.setLocalProperty("spark.scheduler.pool", self._pool)
                 with spread(self._context, partitions, call) as found:
                     return list(found.collect())
         except (Py4JError, PySparkException, OSError, EOFError) as error:
@@ -370,7 +429,7 @@ class Session:
         if not self.ui_url:
             return
         try:
-            self._context.setJobGroup(self._jobs, str(job))
+            self._context.setJobGroup(self._pool, str(job))
             self._context._jsc.emptyRDD().count()  # a job without tasks, in Spark's pages
         except (Py4JError, OSError, AttributeError) as error:
             # The next job will report it.
@@ -408,8 +467,12 @@ class Session:
         )
 
     def close(self) -> None:
-        """End the JVM; harmless if it has already ended."""
+        """End the JVM; harmless if it has already ended. A shared one is only left."""
         self._warming.end()
+        if self._shared is not None:
+            leave(self._context, self._gateway)
+            _forget_context(self._gateway)
+            return
         process = self._gateway.proc
         if self.alive:
             try:
@@ -452,7 +515,7 @@ class PendingSession:
     def _start(self) -> None:
         try:
             self._session = start_session(self._options, self._begun)
-            if self._options.is_local:
+            if self._options.is_local and self._options.shared is None:
                 self._session.warm_up()
         except BaseException as error:
             self._error = error
@@ -556,6 +619,8 @@ def start_session(options: SessionOptions, start: Start | None = None) -> Sessio
     """
     start = start or Start()
     began = time.monotonic()
+    if options.shared is not None:
+        return _attach(options, options.shared, start, began)
     check_java()
     directory = options.work_directory
     directory.mkdir(parents=True, exist_ok=True)
@@ -681,6 +746,51 @@ def _launch(conf: SparkConf, options: SessionOptions, start: Start, began: float
             hint=f"Look at {messages} for Spark's own messages; check [spark] in the pipeline "
             "file.",
         ) from error
+
+
+def _attach(options: SessionOptions, shared: SharedUse, start: Start, began: float) -> Session:
+    """Return a session of a Spark that another process started, as soon as it runs.
+
+    Raises SparkStartFailed as soon as that cannot start it, or if the start is given up.
+    """
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    address, since_s = None, began
+    while True:
+        if (failure := failure_at(shared.place)) is not None:
+            raise SparkStartFailed(failure.error, hint=failure.hint)
+        if start.given_up:
+            raise SparkStartFailed("the start was given up")
+        gateway: Any = None
+        try:
+            before, address = address, address_at(shared.place)
+            since_s = time.monotonic() if address != before else since_s
+            if address is not None:
+                _forget_context()
+                gateway = open_gateway(address)
+                context = join_context(gateway)
+                break
+        except (Py4JError, PySparkException, OSError, ValueError) as error:
+            said = last_line(text_of(error))
+            logger.info("shared spark is not ready", reason=said)
+            if gateway is not None:
+                gateway.close()
+            _forget_context()
+            if time.monotonic() - since_s > JOIN_S:  # a Spark that ends has no address by then
+                raise SparkStartFailed(f"the shared Spark cannot be used: {said}") from error
+        time.sleep(ATTACH_CHECK_S)
+    quieten(context)
+    session = Session(
+        context,
+        gateway,
+        started_s=time.monotonic() - began,
+        reporter=options.reporter,
+        user=str(shared.permit.directory),
+        shared=shared,
+    )
+    if options.reporter is not None:
+        options.reporter.begin(session.ui_url)
+    logger.info("shared spark session", pid=session.java_pid, seconds=round(session.started_s, 2))
+    return session
 
 
 def _is_ending(process: subprocess.Popen[bytes], error: Exception) -> bool:

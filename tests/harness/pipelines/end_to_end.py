@@ -92,6 +92,11 @@ class Process:
         self._join()
         return code
 
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
         self._process.send_signal(number)

@@ -243,11 +243,13 @@ _NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
         "IG": "of a directory that is read in place of a server: `penstock consume`",
         "LG": "of the change log: `penstock log check`",
         "DC": "of bytes that were received",
-        "CT01 CT02 CT03 CT04 HS14": "of `penstock run` itself: another process runs, or has failed",
+        "CT01 CT02 CT03 CT04 CT05 CT06 HS14": (
+            "of `penstock run` itself: another process runs, or has failed"
+        ),
         "CT50 CT70 CT80 CT81 CT82 CT83 CT84 LD60 LG30 LG31 LG32 LG33": "of other commands",
         "CT68 CT69": "shown among past errors, or by [source] newTables: nothing refuses to begin",
         "CT12 LD42": "files of the directory, read by every command",
-        "HS10 HS11 HS12 HS13 HS60": "of this machine at the moment that it is asked for something",
+        "HS10 HS11 HS12 HS13 HS60 HS74": "of this machine at the moment it is asked for something",
         "HS41 HS42 HS43 HS44 HS70 HS71": "of the demo's servers and of listening",
         "HS29 HS40": "of a server at the moment that it is asked for something",
         "CT34": "of waiting for the extract process, which no command does with a limit",

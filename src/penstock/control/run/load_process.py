@@ -44,12 +44,21 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.host.supervised import SupervisedThread
+from penstock.host.task_fence import PERMITS_NAME, issue_permit, withdraw_permits
 from penstock.load.bulk import BulkResult, BulkStopped, finish_foreign_keys
 from penstock.load.job_figures import Reporter
 from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.loader_state import LoaderState, write_loader_state
-from penstock.load.session import PendingSession, SessionKeeper, session_options
+from penstock.load.session import (
+    PendingSession,
+    SessionKeeper,
+    SessionOptions,
+    SharedUse,
+    session_options,
+    shared_place,
+)
+from penstock.load.shared_spark import PLACE
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import Planner, open_planner
 from penstock.ports.config import Config, LogPath, Mode, OnTableError
@@ -89,11 +98,25 @@ def load_changes(config: Config, *, verbose: bool = False, checked: bool = False
             stack.enter_context(diagnostics_to(config.layout.run / "load.log", verbose=verbose))
         reporter = Reporter(config.layout.run)
         options = replace(session_options(config), reporter=reporter)
+        options = replace(options, shared=_shared_use(config, options))
         sessions = SessionKeeper(options, PendingSession(options))
         stack.callback(sessions.close)
         actions = ActionWatch(config.target.url, name=f"{APPLICATION_NAME} action")
         stack.callback(actions.close)
         _Load(config, sessions, actions, stop).run()
+
+
+def _shared_use(config: Config, options: SessionOptions) -> SharedUse | None:
+    """Return the use of a Spark that runs for several pipelines; None to start one of its own.
+
+    Tasks of a loader that was killed end first: in a shared Spark they go on.
+    """
+    permits = config.layout.run / PERMITS_NAME
+    place = shared_place(config, options, os.environ.get(PLACE, ""))
+    if place is None or not place.is_dir():
+        withdraw_permits(permits)
+        return None
+    return SharedUse(place=place, permit=issue_permit(permits))
 
 
 class _Load:

@@ -25,6 +25,7 @@ from penstock.control.pipeline.servers import source_tables
 from penstock.control.pipeline.table_requests import read_requests
 from penstock.host.errors import PrivilegeMissing
 from penstock.host.files import REAL_FILES, DirectoryLock, remove_tree
+from penstock.host.task_fence import PERMITS_NAME, withdraw_permits
 from penstock.log import load_state
 from penstock.log.layout import LOCK_NAME
 from penstock.log.links import registered_consumers
@@ -104,6 +105,7 @@ def at_rest(config: Config) -> Iterator[None]:
             ),
         ):
             locks.append(take_lock(config, directory, name))
+        withdraw_permits(layout.run / PERMITS_NAME)
         yield
     finally:
         for lock in locks:

@@ -1,0 +1,203 @@
+"""Several pipelines on one machine: memory and processor time while idle, and time until visible.
+
+One `penstock run` with a file for each pipeline, and for comparison a `penstock run` for each
+(`--apart 1`). Memory is the proportional share (PSS) of all of penstock's processes, processor time
+theirs in percent of a core. Then each pipeline gets commits at a rate (`--rate`), and the loaders'
+histograms say how long a batch took from its last commit until it was visible.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import psycopg
+
+from bench.harness import arguments, describe_machine
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+from penstock.load.loader_state import read_loader_state
+
+FILE = """
+[pipeline]
+name = "p{number}"
+mode = "data+change"
+directory = "p{number}"
+[source]
+url = "{source}"
+tables = ["public.*"]
+[target]
+url = "{target}"
+[changeExtractor]
+replicationSlot = "p{number}"
+publication = "p{number}"
+"""
+SETTLE_S = 30.0
+START_S = 600.0
+SETTINGS = {"wal_level": "logical", "max_connections": "600"}
+
+
+def prepare(folder: Path, server: EmbeddedPostgres, count: int) -> list[Path]:
+    """Create the databases and the pipeline files."""
+    files = []
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        for number in range(count):
+            for side in ("source", "target"):
+                connection.execute(f"create database {side}_{number}".encode())
+            source, target = server.url(f"source_{number}"), server.url(f"target_{number}")
+            with psycopg.connect(source, autocommit=True) as other:
+                other.execute("create table t (id int primary key, payload text)")
+                other.execute("insert into t select g, 'x' from generate_series(-99, 0) g")
+            file = folder / f"p{number}.toml"
+            file.write_text(FILE.format(number=number, source=source, target=target))
+            files.append(file)
+    return files
+
+
+@contextlib.contextmanager
+def running(files: Sequence[Path], *, apart: bool) -> Iterator[list[psutil.Process]]:
+    """Run the pipelines; give the processes that were started, once all loaders wait."""
+    folder = files[0].parent
+    commands = [[file] for file in files] if apart else [list(files)]
+    with (folder / "run.out").open("ab") as out:
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-m", "penstock", "run", *map(str, command)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+            for command in commands
+        ]
+    try:
+        end_s = time.monotonic() + START_S
+        while not all(is_following(file) for file in files):
+            if any(one.poll() is not None for one in started) or time.monotonic() > end_s:
+                raise RuntimeError((folder / "run.out").read_text())
+            time.sleep(0.5)
+        yield [psutil.Process(one.pid) for one in started]
+    finally:
+        for one in started:
+            one.send_signal(signal.SIGTERM)
+        codes = [one.wait(180) for one in started]
+    if any(codes):
+        raise RuntimeError(f"exit codes {codes}: {(folder / 'run.out').read_text()}")
+
+
+def is_following(file: Path) -> bool:
+    """Return whether a pipeline follows changes."""
+    state = read_loader_state(file.with_suffix("") / "run")
+    return state is not None and state.state == "waiting"
+
+
+def family(roots: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Return these processes and all below them."""
+    return [one for root in roots for one in (root, *root.children(recursive=True))]
+
+
+def cpu_s(roots: Sequence[psutil.Process]) -> float:
+    """Return the processor seconds of all processes, ended ones too."""
+    total = 0.0
+    for one in family(roots):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            used = one.cpu_times()
+            total += used.user + used.system + used.children_user + used.children_system
+    return total
+
+
+def memory(roots: Sequence[psutil.Process]) -> dict[str, tuple[int, int]]:
+    """Return the number of processes and their PSS in bytes, by kind of process."""
+    found: dict[str, tuple[int, int]] = {}
+    for one in family(roots):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            words = one.cmdline()
+            kind = one.name().split()[0]
+            if kind.startswith("python"):
+                kind = words[3] if words[1:3] == ["-m", "penstock"] else "python of spark"
+            count, size = found.get(kind, (0, 0))
+            found[kind] = (count + 1, size + one.memory_full_info().pss)
+    return found
+
+
+def measure_idle(roots: Sequence[psutil.Process], count: int, seconds: float) -> None:
+    """Print memory and processor time while nothing is committed."""
+    time.sleep(SETTLE_S)
+    before, began = cpu_s(roots), time.monotonic()
+    time.sleep(seconds)
+    used = (cpu_s(roots) - before) / (time.monotonic() - began)
+    kinds = memory(roots)
+    total = sum(size for _, size in kinds.values())
+    print(f"{count} idle pipelines: {total / 1e6:.0f} MB PSS, {used:.1%} of a core", flush=True)
+    for kind, (number, size) in sorted(kinds.items(), key=lambda one: -one[1][1]):
+        print(f"  {kind:20} {number:4} processes {size / 1e6:7.0f} MB", flush=True)
+    print(json.dumps({"bench": "several_idle", "pipelines": count, "pss": total, "core": used}))
+
+
+def commit_at(url: str, rate: float, seconds: float) -> None:
+    """Commit a row at a time, at a rate."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        began = time.monotonic()
+        for number in range(1, int(rate * seconds) + 1):
+            time.sleep(max(0.0, began + number / rate - time.monotonic()))
+            connection.execute("insert into t values (%s, 'x')", (number,))
+
+
+def measure_busy(
+    server: EmbeddedPostgres, files: Sequence[Path], rate: float, seconds: float
+) -> None:
+    """Print how long commits took until they were visible, over all pipelines."""
+    writers = [
+        threading.Thread(
+            target=commit_at, args=(server.url(f"source_{number}"), rate, seconds), daemon=True
+        )
+        for number in range(len(files))
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    time.sleep(SETTLE_S)
+    medians, rows = [], 0
+    for file in files:
+        state = read_loader_state(file.with_suffix("") / "run")
+        assert state is not None
+        medians.append(state.commits.quantile(0.5) or 0.0)
+        rows += state.row_count
+    wanted = int(rate * seconds) * len(files)
+    medians.sort()
+    middle = medians[len(medians) // 2]
+    print(
+        f"{len(files)} pipelines with {rate} commits/s each: p50 {middle:.2f} s until visible, "
+        f"slowest pipeline {medians[-1]:.2f} s; {rows} of {wanted} rows",
+        flush=True,
+    )
+    print(json.dumps({"bench": "several_busy", "pipelines": len(files), "p50_s": medians}))
+
+
+def main() -> None:
+    """Measure both."""
+    flags = arguments(__doc__ or "", pipelines=10, seconds=60, rate=0, apart=0)
+    print(json.dumps(describe_machine()), flush=True)
+    with (
+        tempfile.TemporaryDirectory() as place,
+        EmbeddedPostgres(
+            settings={**SETTINGS, "max_replication_slots": "60", "max_wal_senders": "60"}
+        ) as server,
+    ):
+        files = prepare(Path(place), server, flags.pipelines)
+        with running(files, apart=bool(flags.apart)) as roots:
+            measure_idle(roots, flags.pipelines, flags.seconds)
+            if flags.rate:
+                measure_busy(server, files, flags.rate, flags.seconds)
+
+
+if __name__ == "__main__":
+    main()
