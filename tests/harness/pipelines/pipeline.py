@@ -50,8 +50,8 @@ def write_pipeline(
 
 
 def _key(name: str) -> str:
-    """Return a key of TOML, in quotes if it has dots."""
-    return json.dumps(name) if "." in name else name
+    """Return a key of TOML, in quotes if it has dots or blanks."""
+    return json.dumps(name) if "." in name or " " in name else name
 
 
 def pipeline(folder: Path, source: str, target: str | None, **options: Any) -> Config:
