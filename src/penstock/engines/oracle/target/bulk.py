@@ -10,12 +10,13 @@ tables' statements (`shapes.py`), the rows of a chunk (`chunk.py`), deferred key
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import structlog
 
 from penstock.codec.server_pair import ServerPair
-from penstock.engines.oracle.connect import quote
+from penstock.engines.oracle.connect import Connection, quote
 from penstock.engines.oracle.target.catalog import (
     TargetTable,
     columns_with_default,
@@ -37,31 +38,30 @@ from penstock.engines.oracle.target.progress import (
 from penstock.engines.oracle.target.shapes import TableShape
 from penstock.engines.oracle.url import OracleUrl
 from penstock.host.errors import PrivilegeMissing, StatementFailed, StatementInterrupted
-from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName, UniqueKey
-from penstock.ports.bulk import BulkTarget, Found, Mark, TablePlan, TargetFires, chunks_missing
+from penstock.model import TableDefinition, TableName
+from penstock.ports.bulk import TablePlan, TargetFires
 from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.registry import engine_with_types
 from penstock.ports.target import (
-    TableRecord,
-    TargetDdlFailed,
     TargetSchemaMissing,
     check_still_fits,
-    copied_ids,
     target_name,
 )
+from penstock.sql.bulk_tables import BulkTables
 from penstock.sql.read_plan import RELATION_OF_PART
 
 logger = structlog.get_logger(__name__)
 
 HAS_SCHEMA = "SELECT 1 FROM all_users WHERE username = :name"
 CREATE_SCHEMA = "CREATE USER {} NO AUTHENTICATION QUOTA UNLIMITED ON USERS"
-_NO_SUCH_COLUMN = 904  # of a key
 _NO_TRUNCATE = frozenset({2266, 54})  # a foreign key refers to it; another session uses it
 _GONE = 942
 
 
-class OracleBulk(BulkTarget):
+class OracleBulk(BulkTables[TableShape, TargetTable]):
     """The driver's connection; see `BulkTarget`."""
+
+    NO_SUCH_COLUMN = 904
 
     def __init__(
         self,
@@ -77,15 +77,24 @@ class OracleBulk(BulkTarget):
         self._namespaces = namespaces
         self._servers = servers
         self._is_direct = OracleUrl.parse(url).is_direct
-        self._connection = open_session(url)
+        self._connection: Connection = open_session(url)
         self._progress = progress_of(self._connection)
 
     def _shape(self, definition: TableDefinition) -> TableShape:
         name = target_name(definition.name, self._namespaces)
         return TableShape.of(definition, name, self._servers)
 
-    def reads_log_rows(self) -> bool:
-        return True
+    def _read_tables(self, names: Collection[TableName]) -> Mapping[TableName, TargetTable]:
+        return read_target_tables(self._connection, names)
+
+    def _name_work(self, doing: str) -> AbstractContextManager[None]:
+        return name_work(doing)
+
+    def _fires(self, table: TargetTable) -> TargetFires:
+        return _fires(table)
+
+    def _find_deferred(self, shape: TableShape) -> tuple[DeferredKey, ...]:
+        return deferred_keys(shape)
 
     def details_of(self, plan: TablePlan) -> ChunkSpec:
         assert plan.definition is not None, "it is kept until the keys are added"
@@ -97,37 +106,10 @@ class OracleBulk(BulkTarget):
             is_direct=self._is_direct,
         )
 
-    def read_action(self) -> str:
-        return self._progress.read_action()
-
-    def read_done(self) -> Mapping[str, Mapping[int, int]]:
-        return self._progress.read_done()
-
-    def under_way(self) -> Mapping[TableName, int]:
-        return self._progress.under_way()
-
-    def look(self, targets: Collection[TableName]) -> Found:
-        present = read_target_tables(self._connection, targets)
-        refusals: dict[TableName, PenstockError] = {
-            name: _fires(table)
-            for name, table in present.items()
-            if table.triggers or table.parents
-        }
-        return Found(
-            empty={name: self._is_empty(name) for name in present},
-            marks=self.marks(),
-            truncates={name: f"TRUNCATE TABLE {table.sql_name}" for name, table in present.items()},
-            refusals=refusals,
-        )
-
     def _is_empty(self, table: TableName) -> bool:
         with name_work("looking at the target tables"):
             sql = f"SELECT 1 FROM {quote(*table)} WHERE ROWNUM = 1"
             return not self._connection.execute(sql)
-
-    def is_replica(self) -> bool:
-        """Return False: sessions of Oracle have no switch for triggers and foreign keys."""
-        return False
 
     # --- tables -----------------------------------------------------------------------------------
 
@@ -175,59 +157,6 @@ class OracleBulk(BulkTarget):
                 "IDENTIFIED BY [PASSWORD] ACCOUNT LOCK in place of NO AUTHENTICATION.",
             ) from error
 
-    def _ddl(self, statement: str, doing: str, table: TableName) -> None:
-        try:
-            with name_work(doing):
-                self._connection.run(statement)
-        except StatementFailed as error:
-            raise TargetDdlFailed(
-                error.message,
-                hint="Run `penstock doctor`: it prints the GRANTs that the target needs.",
-                table=str(table),
-                **error.fields,
-            ) from error
-
-    def _defaults(self, shape: TableShape) -> list[str]:
-        """Give columns their defaults. Rows never need one, so one that fails is a note."""
-        notes = []
-        for column, statement in shape.defaults():
-            try:
-                with name_work("its default"):
-                    self._connection.run(statement)
-            except StatementFailed as error:
-                notes.append(f"{shape.name}.{column} has no default in the target: {error.message}")
-        return notes
-
-    def _record(self, shapes: Sequence[TableShape], made: Collection[TableName]) -> None:
-        taken = {one.merge_name: one.target for one in self._progress.read_tables().values()}
-        records = []
-        for shape in shapes:
-            merge_name = self._progress.dialect.merge_name(shape.name, taken)
-            taken[merge_name] = shape.name
-            definition, copied = shape.definition, shape.columns
-            records.append(
-                TableRecord(
-                    source=definition.name,
-                    target=shape.name,
-                    merge_name=merge_name,
-                    made=shape.name in made,
-                    columns=tuple((column.name, column.type_text) for column in copied),
-                    ids=copied_ids(copied),
-                    source_id=definition.source_id,
-                    unique=UniqueKey.columns_of(definition.unique_keys),
-                    key=definition.row_key,
-                    not_null=tuple(column.name for column in copied if column.not_null),
-                )
-            )
-        self._progress.write_tables(records)
-
-    def marks(self) -> dict[TableName, Mark]:
-        return self._progress.read_marks()
-
-    def takes_binary(self, definition: TableDefinition) -> bool:
-        del definition
-        return False
-
     def begin_afresh(self, plans: Iterable[TablePlan]) -> None:
         """Empty tables and put them under their plans.
 
@@ -260,17 +189,6 @@ class OracleBulk(BulkTarget):
                 raise
             logger.info("table emptied by DELETE", table=str(table), reason=error.message)
 
-    def finish_table(self, plan: TablePlan) -> int:
-        with name_work(f"finishing {plan.target}"), transaction(self._connection):
-            done = self._progress.finished_chunks(plan.source)
-            missing = [chunk.number for chunk in plan.chunks if chunk.number not in done]
-            count = sum(done.values())
-            is_marked = self._progress.finish_mark(plan.source, plan.name, count)
-            if missing or not is_marked:
-                raise chunks_missing(plan, missing, is_marked=is_marked)
-        self._drop_heaps((plan.name,))
-        return count
-
     def _drop_heaps(self, plans: Iterable[str]) -> None:
         """Drop the heaps that lost workers have left; one that is being filled stays."""
         prefixes = tuple(map(heap_prefix, plans))
@@ -297,96 +215,6 @@ class OracleBulk(BulkTarget):
         except StatementFailed as error:
             if error.fields.get("errno") != _GONE:
                 raise
-
-    # --- keys -------------------------------------------------------------------------------------
-
-    def add_keys(
-        self,
-        definitions: Sequence[TableDefinition],
-        *,
-        threads: int,
-        stop: Callable[[], bool],
-    ) -> None:
-        """Add keys to one table after the other; the server gathers statistics itself."""
-        del threads
-        made = self._progress.made_tables()
-        for definition in sorted(definitions, key=lambda one: -one.size_bytes):
-            shape = self._shape(definition)
-            if stop():
-                return
-            if shape.name in made:
-                self._add_keys(shape)
-
-    def _add_keys(self, shape: TableShape) -> None:
-        there = read_target_tables(self._connection, [shape.name]).get(shape.name)
-        if there is None:
-            return
-        present = {index.name for index in there.indexes}
-        statement = shape.primary_key()
-        if statement is not None and there.primary is None:
-            self._add_key(statement, "the primary key", shape.name)
-        for key in shape.unique_keys():
-            if shape.key_name(key) not in present:
-                self._add_key(shape.unique_key_sql(key), f"unique key {key.name}", shape.name)
-        for name, statement in shape.indexes():
-            if name not in present:
-                self._add_index(statement, name, shape.name)
-
-    def _add_key(self, statement: str, what: str, table: TableName) -> None:
-        """Add a key, unless it needs a column that the source got after the copy."""
-        try:
-            self._ddl(statement, f"adding {what} of {table}", table)
-        except TargetDdlFailed as error:
-            if error.fields.get("errno") != _NO_SUCH_COLUMN:
-                raise
-            logger.warning("key not made", table=str(table), key=what, reason=error.message)
-
-    def _add_index(self, statement: str, name: str, table: TableName) -> None:
-        """Add an index that is not a key; warn of one that the server refuses."""
-        try:
-            self._ddl(statement, f"adding index {name} of {table}", table)
-        except TargetDdlFailed as error:
-            logger.warning("index not made", table=str(table), reason=error.message)
-
-    def deferred_keys(self, definition: TableDefinition) -> tuple[DeferredKey, ...]:
-        shape = self._shape(definition)
-        return deferred_keys(shape) if shape.name in self._progress.made_tables() else ()
-
-    def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
-        made = self._progress.made_tables()
-        notes: list[str] = []
-        for definition in definitions:
-            shape = self._shape(definition)
-            if shape.name in made:
-                notes += [
-                    f"{shape.name}: {one}"
-                    for one in shape.extras.lacking
-                    if one.startswith("foreign key")
-                ]
-                for key in shape.extras.foreign_keys:
-                    notes += self._add_foreign_key(shape, key)
-        return notes
-
-    def _add_foreign_key(self, shape: TableShape, key: ForeignKey) -> list[str]:
-        """Create a foreign key; return a note if it cannot be created."""
-        parent = target_name(key.target, self._namespaces)
-        found = read_target_tables(self._connection, [shape.name, parent])
-        own = found.get(shape.name)
-        if own is not None and shape.foreign_key_name(key) in {one.name for one in own.parents}:
-            return []
-        reason = f"{key.target} is not captured"
-        if parent in found:
-            try:
-                doing = f"adding foreign key {key.name} of {shape.name}"
-                self._ddl(shape.foreign_key_sql(key, parent), doing, shape.name)
-            except TargetDdlFailed as error:
-                reason = error.message
-            else:
-                return []
-        return [f"{shape.name} has no foreign key {key.name} in the target: {reason}"]
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 def _fires(table: TargetTable) -> TargetFires:
