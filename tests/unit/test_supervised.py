@@ -211,26 +211,33 @@ signal.signal(signal.SIGTERM, lambda *_: print("a signal", flush=True))
 fails = lambda: supervised.SupervisedThread(
     "worker", lambda: 1 / 0, wait=time.sleep, tries=Backoff(first_s=0.01, attempts=2)
 )
+both_run = threading.Barrier(3)
 
-def run(stop):
+def run(stop, *waits):
     with stop_on_signals(stop):
+        for wait in waits:
+            wait()
         assert stop.wait(30)
 
 def run_in_thread():
     try:
-        run(StopRequest())
+        run(StopRequest(), both_run.wait)
     except supervised.ThreadFailed:
         print("a run in a thread ended", flush=True)
 
-other = threading.Thread(target=run_in_thread)
-other.start()
-time.sleep(0.2)
-try:
+def fail_then():
+    both_run.wait()
     fails().start()
-    run(StopRequest())
+
+threads = [threading.Thread(target=run_in_thread), threading.Thread(target=fail_then)]
+for thread in threads:
+    thread.start()
+try:
+    run(StopRequest(), both_run.wait)
 except supervised.ThreadFailed:
     print("a run ended", flush=True)
-other.join()
+for thread in threads:
+    thread.join()
 time.sleep(0.3)
 stop = StopRequest()
 stop.ask()

@@ -145,8 +145,16 @@ class SupervisedThread:
         )
 
 
+class _Run:
+    """Run in this process, which ends if background work fails."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self.end = end
+        self.error: PenstockError | None = None
+
+
 _failures: list[PenstockError] = []
-_ends: list[Callable[[], object]] = []
+_runs: list[_Run] = []
 _is_own_process = False
 
 
@@ -165,16 +173,16 @@ def end_process(error: PenstockError) -> None:
     A process that has not ended after END_WITHIN_S is ended at once. A process that is not ours
     goes on: `end_on_failure` ends its runs.
     """
-    if _failures or not (_is_own_process or _ends):
-        return
-    _failures.append(error)
-    if _is_own_process:
+    if _is_own_process and not _failures:
+        _failures.append(error)
         hurried = threading.Timer(END_WITHIN_S, os._exit, (EXIT_CODE,))
         hurried.daemon = True
         hurried.start()
         os.kill(os.getpid(), signal.SIGTERM)
-    for end in tuple(_ends):
-        end()
+    for run in tuple(_runs):
+        if run.error is None:
+            run.error = error
+            run.end()
 
 
 @contextmanager
@@ -183,14 +191,14 @@ def end_on_failure(end: Callable[[], object]) -> Iterator[None]:
 
     end: called in any thread.
     """
-    _ends.append(end)
+    run = _Run(end)
+    _runs.append(run)
     try:
         yield
-        raise_failure()
     finally:
-        _ends.remove(end)
-        if not _ends and not _is_own_process:
-            _failures.clear()
+        _runs.remove(run)
+    if run.error is not None:
+        raise run.error
 
 
 def raise_failure() -> None:
