@@ -274,6 +274,16 @@ def test_an_empty_text_stops_before_a_row_is_written(pipeline: Pipeline) -> None
     assert pipeline.rows("t") == [(1, None, 1)]
 
 
+def test_a_text_may_be_empty_before_it_has_its_value(pipeline: Pipeline) -> None:
+    """Only the value that is written counts: Oracle's log shows a large object empty at first."""
+    pipeline.apply(insert(ITEM, 1, "", 1), update(ITEM, 1, "x", 1))
+    assert pipeline.rows("t") == [(1, "x", 1)]
+    pipeline.write(update(ITEM, 1, "y", 1), update(ITEM, 1, "", 1))
+    with pytest.raises(ValueUnfit, match=r"column NAME of SHOP\.t: .*empty values"):
+        pipeline.stage()
+    assert pipeline.rows("t") == [(1, "x", 1)]
+
+
 def test_null_in_a_column_that_is_not_null_names_it(pipeline: Pipeline) -> None:
     """The message has the column and the number, and no value."""
     pipeline.run('CREATE TABLE "SHOP"."named" ("k" VARCHAR2(40) PRIMARY KEY, "v" NUMBER NOT NULL)')

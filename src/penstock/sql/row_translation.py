@@ -134,11 +134,16 @@ def _prepared_struct(
     children = []
     # Under a missing image a column holds anything, such as empty texts; flatten() hides it.
     for field, found in zip(kind, values.flatten(), strict=True):
-        try:
-            children.append(prepare_values(found, wanted.get(field.name, "")))
-        except PenstockError as error:
-            message = f"column {field.name} of {table}: {error.message}"
-            more = {**error.fields, "table": str(table)}
-            raise type(error)(message, hint=error.hint, **more) from error
+        children.append(prepared_column(found, wanted.get(field.name, ""), field.name, table))
     fields = [field.with_type(child.type) for field, child in zip(kind, children, strict=True)]
     return pa.StructArray.from_arrays(children, fields=fields, mask=values.is_null())
+
+
+def prepared_column(values: pa.Array, what: str, name: str, table: TableName) -> pa.Array:
+    """Return a column's values prepared; an error names the column and the table."""
+    try:
+        return prepare_values(values, what)
+    except PenstockError as error:
+        message = f"column {name} of {table}: {error.message}"
+        more = {**error.fields, "table": str(table)}
+        raise type(error)(message, hint=error.hint, **more) from error

@@ -13,6 +13,8 @@ from itertools import chain
 
 import pyarrow as pa
 
+from penstock.codec.types.mapping import ERROR, PREPARE_SEPARATOR
+from penstock.codec.types.oracle_held import EMPTY
 from penstock.engines.oracle.connect import Connection, quote
 from penstock.engines.oracle.target.claims import claim_staging
 from penstock.engines.oracle.target.layout import MergeLayout, Staged
@@ -34,8 +36,9 @@ from penstock.ports.target import (
     StagingLost,
     StagingWriter,
 )
-from penstock.sql.row_translation import prepared_batch
+from penstock.sql.row_translation import prepared_batch, prepared_column
 
+NO_EMPTY = f"{EMPTY}={ERROR}"
 TOO_LONG = frozenset({1461, 12899})
 _connections: WorkerConnections[Connection] = WorkerConnections(open_session)
 
@@ -63,11 +66,11 @@ class OracleMergeWriter(StagingWriter):
         return MergeLayout(self.relation, self.forms, stamp=self.stamp)
 
     def prepare_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        return prepared_batch(rows, self.prepare, self.table)
+        return prepared_batch(rows, _leave_out(self.prepare), self.table)
 
     def write(self, rows: NetRows) -> StagedRows:
         doing = f"staging {self.table} into {quote(OWNER, self.staging)}"
-        batches = chain(rows.deletes(), rows.upserts())
+        batches = map(self._refuse_empty, chain(rows.deletes(), rows.upserts()))
         try:
             connection = _open_claimed(self.url, self.staging)
             return StagedRows(
@@ -76,6 +79,28 @@ class OracleMergeWriter(StagingWriter):
         except BaseException as error:
             _connections.forget(self.url)
             raise staging_error(error, doing, self.table) from error
+
+    def _refuse_empty(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Raise ValueRefused for an empty value of a row that is written, where none may be.
+
+        Not before rows are folded: a source that is Oracle inserts each large object empty and
+        gives it its value in the same transaction.
+        """
+        for name, what in self.prepare.items():
+            if NO_EMPTY in what.split(PREPARE_SEPARATOR):
+                prepared_column(batch.column(name), NO_EMPTY, name, self.table)
+        return batch
+
+
+def _leave_out(prepare: Mapping[str, str]) -> dict[str, str]:
+    """Return the changes without the check for empty values."""
+    kept = {
+        name: PREPARE_SEPARATOR.join(
+            one for one in what.split(PREPARE_SEPARATOR) if one != NO_EMPTY
+        )
+        for name, what in prepare.items()
+    }
+    return {name: what for name, what in kept.items() if what}
 
 
 def _open_claimed(url: str, staging: str) -> Connection:
