@@ -328,10 +328,10 @@ def test_a_client_that_answers_is_not_sent_away_while_a_large_block_is_made(
 ) -> None:
     """The client only sends answers; the question does not wait for any part of the block."""
     write_log(tmp_path / "log", number_rows([inserts(1)]))
-    settings = settings_of(limits=limits(sender_s=0.4))
+    settings = settings_of(limits=limits(sender_s=0.8))
     with Running(tmp_path, settings=settings) as running:
         create_text_slot(running)
-        append_large(tmp_path, rows=5 * LARGE_ROWS)  # longer than sender_s on a fast machine
+        append_large(tmp_path, rows=6 * LARGE_ROWS)  # longer than sender_s on a fast machine
         client = Raw(running)
         client.query(TEXT_START)
         assert client.message()[0] == b"W"
