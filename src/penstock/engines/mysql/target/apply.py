@@ -418,6 +418,8 @@ class MySQLTarget(SqlTarget):
         is_old = last is not None and last.source_id == spec.relation.source_id
         if last is None or not is_old or not spec.counts.upserts:
             return
+        if spec.relation.columns == last.columns:
+            return
         table = self._tables[spec.table]
         source = TableName(last.schema, last.name)
         for name, fill in later_fills(
@@ -434,6 +436,8 @@ class MySQLTarget(SqlTarget):
         def record_of(relation: Relation) -> TableRecord:
             return self._record(TableName(relation.schema, relation.name))
 
+        if not phase.reloaded:
+            return []
         return find_kept_merges(phase, record_of, self._policies)
 
     def _merge(self, spec: MergeSpec, last: Relation | None) -> Merge:

@@ -225,9 +225,10 @@ class _PhaseApply:
         names = {spec.table for spec in specs} | {*self.phase.truncated, *self.phase.reloaded}
         names |= {self._target_name(relation) for relation in self.phase.relations}
         self.target.need(names)
-        replaced = {
-            one.table for one in find_kept_merges(self.phase, self._record, self.target.policies)
-        }
+        replaced: set[TableName] = set()
+        if self.phase.reloaded:
+            kept = find_kept_merges(self.phase, self._record, self.target.policies)
+            replaced = {one.table for one in kept}
         self._empty(replaced)
         self._alter(replaced)
         merges = {
