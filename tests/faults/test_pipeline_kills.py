@@ -41,6 +41,7 @@ BEGINNINGS = (
     ("handover.captured", "load", "bulk.chunk.committed"),
 )
 ELSEWHERE = {
+    "bulk.chunk.sent",  # Oracle's direct path: tests/unit/test_oracle_bulk_target.py
     "bulk.chunk.reading",  # for sessions that workers borrow: test_cluster.py
     # Points of single tables: test_tables_kills.py
     "extract.capture.before",

@@ -100,11 +100,15 @@ def test_columns_of_a_tree_change_with_its_lowest_table(pair: Pair) -> None:
         "alter c type bigint; update deep.low set n = 8",
     ):
         pair.run(f"alter table top {changed} {rows}")
-        pair.check("low", schema="deep")
+        # Rows that ALTER COLUMN TYPE rewrote are read again, and until then the table waits.
+        pair.until_equal("low", schema="deep")
     pair.run("alter table top drop column e; alter table top rename c to d")
     pair.run(f"update deep.low set n = 9 {rows}")
-    assert pair.process is not None  # the parents are looked at every few seconds
+    assert pair.process is not None
+    # The parents are looked at every few seconds.
     pair.process.until(lambda: "c" not in columns(pair), "the parents' columns in the target")
+    pair.until_equal(*TABLES)
+    pair.until_equal(*DEEP, schema="deep")
     check(pair)
 
 

@@ -24,7 +24,8 @@ def plsql_grammar() -> Iterator[Callable[[str], int]]:
     port = launch_gateway(
         jarpath=str(driver),
         classpath=":".join(map(str, copy_jars("plsql"))),
-        javaopts=["-Xmx512m"],
+        # Java's warnings would come before the port, which is read from its standard output.
+        javaopts=["-Xmx512m", "-Xlog:disable"],
         die_on_exit=True,
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))

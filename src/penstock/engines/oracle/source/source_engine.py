@@ -332,7 +332,7 @@ class OracleEngine(SourceEngine):
 
     def has_outstanding(self) -> bool:
         """Return whether rows are being sent again."""
-        return self._resends.is_at_work
+        return self._resends_made is not None and self._resends_made.is_at_work
 
     def tend(self, log_access: LogAccess) -> None:
         """Carry out requests: begin or end the capture of tables, send their rows again."""
