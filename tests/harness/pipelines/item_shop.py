@@ -15,7 +15,7 @@ from typing import Any
 from harness.lake.readers import LakeReader, Rows, text_of
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import Ran, penstock, write_pipeline
-from harness.servers.engines import Place
+from harness.servers.engines import MySQLPlace, Place
 from harness.servers.oracle_place import OraclePlace
 from harness.servers.sqlserver_place import SQLServerPlace
 from penstock.control.pipeline.config import load_config
@@ -62,8 +62,9 @@ class Shop:
         self.source, self.target = source, target
         # Oracle has no empty text: a pipeline needs a choice for one.
         self._empty = "null" if isinstance(target, OraclePlace) else "''"
+        text = "longtext" if isinstance(source, MySQLPlace) else "text"  # LARGE is over 64 KB
         source.run(
-            "create table item (id int primary key, n int, name varchar(40), body text)",
+            f"create table item (id int primary key, n int, name varchar(40), body {text})",
             *_fill("item", lambda n: f"({n}, {n % 7}, 'row {n}', null)"),
         )
         source.make_keyless("bag", "a int, v varchar(40)")
