@@ -1,7 +1,7 @@
 """Several pipelines on one machine: memory and processor time while idle, and time until visible.
 
 One `penstock run` with a file for each pipeline, and for comparison a `penstock run` for each
-(`--apart 1`). Memory is the proportional share (PSS) of all of penstock's processes, processor time
+(`--separate 1`). Memory is the proportional share (PSS) of all of penstock's processes, processor time
 theirs in percent of a core. Then each pipeline gets commits at a rate (`--rate`), and the loaders'
 histograms say how long a batch took from its last commit until it was visible.
 """
@@ -63,10 +63,10 @@ def prepare(folder: Path, server: EmbeddedPostgres, count: int) -> list[Path]:
 
 
 @contextlib.contextmanager
-def running(files: Sequence[Path], *, apart: bool) -> Iterator[list[psutil.Process]]:
+def running(files: Sequence[Path], *, separate: bool) -> Iterator[list[psutil.Process]]:
     """Run the pipelines; give the processes that were started, once all loaders wait."""
     folder = files[0].parent
-    commands = [[file] for file in files] if apart else [list(files)]
+    commands = [[file] for file in files] if separate else [list(files)]
     with (folder / "run.out").open("ab") as out:
         started = [
             subprocess.Popen(
@@ -184,7 +184,7 @@ def measure_busy(
 
 def main() -> None:
     """Measure both."""
-    flags = arguments(__doc__ or "", pipelines=10, seconds=60, rate=0, apart=0)
+    flags = arguments(__doc__ or "", pipelines=10, seconds=60, rate=0, separate=0)
     print(json.dumps(describe_machine()), flush=True)
     with (
         tempfile.TemporaryDirectory() as place,
@@ -193,7 +193,7 @@ def main() -> None:
         ) as server,
     ):
         files = prepare(Path(place), server, flags.pipelines)
-        with running(files, apart=bool(flags.apart)) as roots:
+        with running(files, separate=bool(flags.separate)) as roots:
             measure_idle(roots, flags.pipelines, flags.seconds)
             if flags.rate:
                 measure_busy(server, files, flags.rate, flags.seconds)

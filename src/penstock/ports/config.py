@@ -121,7 +121,7 @@ class TargetSection:
         map: Source namespace to target namespace; others keep their name.
         types: The choices for values that the target cannot hold, see
             `codec.types.parse_choices`.
-        direct_path: The bulk load sends rows by the direct path (Oracle).
+        direct_path: The bulk load sends rows by the direct path, at an engine that has one.
         batch_seconds: The shortest time between two batches; None: as soon as one is due.
         apply: How batches are applied.
         format_version: Iceberg's format of new tables.
