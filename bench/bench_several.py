@@ -1,9 +1,9 @@
 """Several pipelines on one machine: memory and processor time while idle, and time until visible.
 
 One `penstock run` with a file for each pipeline, and for comparison a `penstock run` for each
-(`--separate 1`). Memory is the proportional share (PSS) of all of penstock's processes, processor
-time theirs in percent of a core. Then each pipeline gets commits at a rate (`--rate`), and the loaders'
-histograms say how long a batch took from its last commit until it was visible.
+(`--separate 1`). Memory is the proportional share (PSS) of all of penstock's processes; processor
+time is theirs, in percent of a core. Then each pipeline gets commits at a rate (`--rate`), and the
+loaders' histograms say how long a batch took from its last commit until it was visible.
 """
 
 from __future__ import annotations
