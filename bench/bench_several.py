@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -113,17 +114,35 @@ def cpu_s(roots: Sequence[psutil.Process]) -> float:
     return total
 
 
+def kind_of(process: psutil.Process) -> str:
+    """Return what a process is for."""
+    words = process.cmdline()
+    kind = process.name().split()[0]
+    if kind.startswith("python"):
+        kind = words[3] if words[1:3] == ["-m", "penstock"] else "python of spark"
+    return kind
+
+
 def memory(roots: Sequence[psutil.Process]) -> dict[str, tuple[int, int]]:
     """Return the number of processes and their PSS in bytes, by kind of process."""
     found: dict[str, tuple[int, int]] = {}
     for one in family(roots):
         with contextlib.suppress(psutil.NoSuchProcess):
-            words = one.cmdline()
-            kind = one.name().split()[0]
-            if kind.startswith("python"):
-                kind = words[3] if words[1:3] == ["-m", "penstock"] else "python of spark"
+            kind = kind_of(one)
             count, size = found.get(kind, (0, 0))
             found[kind] = (count + 1, size + one.memory_full_info().pss)
+    return found
+
+
+def cpu_by_kind(roots: Sequence[psutil.Process]) -> Counter[str]:
+    """Return the processor seconds of running processes, with their ended children, by kind."""
+    found: Counter[str] = Counter()
+    for one in family(roots):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            used = one.cpu_times()
+            found[kind_of(one)] += (  # type: ignore[assignment]
+                used.user + used.system + used.children_user + used.children_system
+            )
     return found
 
 
@@ -141,6 +160,12 @@ def measure_idle(roots: Sequence[psutil.Process], count: int, seconds: float) ->
     print(json.dumps({"bench": "several_idle", "pipelines": count, "pss": total, "core": used}))
 
 
+def count_batches(files: Sequence[Path]) -> int:
+    """Return the number of batches that all pipelines have applied."""
+    states = (read_loader_state(file.with_suffix("") / "run") for file in files)
+    return sum(state.batch_count for state in states if state is not None)
+
+
 def commit_at(url: str, rate: float, seconds: float) -> None:
     """Commit a row at a time, at a rate."""
     with psycopg.connect(url, autocommit=True) as connection:
@@ -151,9 +176,17 @@ def commit_at(url: str, rate: float, seconds: float) -> None:
 
 
 def measure_busy(
-    server: EmbeddedPostgres, files: Sequence[Path], rate: float, seconds: float
+    server: EmbeddedPostgres,
+    roots: Sequence[psutil.Process],
+    files: Sequence[Path],
+    rate: float,
+    seconds: float,
 ) -> None:
     """Print how long commits took until they were visible, over all pipelines."""
+    postmaster = (server.directory / "postmaster.pid").read_text().split()[0]
+    everything = [*roots, psutil.Process(int(postmaster))]
+    before, batches = cpu_by_kind(everything), count_batches(files)
+    own_s = time.process_time()
     writers = [
         threading.Thread(
             target=commit_at, args=(server.url(f"source_{number}"), rate, seconds), daemon=True
@@ -164,6 +197,8 @@ def measure_busy(
         writer.start()
     for writer in writers:
         writer.join()
+    used, batches = cpu_by_kind(everything) - before, count_batches(files) - batches
+    used["the writers"] = time.process_time() - own_s  # type: ignore[assignment]
     time.sleep(SETTLE_S)
     medians, rows = [], 0
     for file in files:
@@ -179,6 +214,8 @@ def measure_busy(
         f"slowest pipeline {medians[-1]:.2f} s; {rows} of {wanted} rows",
         flush=True,
     )
+    shares = ", ".join(f"{kind} {one / seconds:.0%}" for kind, one in used.most_common())
+    print(f"{batches} batches; of a core: {shares}", flush=True)
     print(json.dumps({"bench": "several_busy", "pipelines": len(files), "p50_s": medians}))
 
 
@@ -196,7 +233,7 @@ def main() -> None:
         with running(files, separate=bool(flags.separate)) as roots:
             measure_idle(roots, flags.pipelines, flags.seconds)
             if flags.rate:
-                measure_busy(server, files, flags.rate, flags.seconds)
+                measure_busy(server, roots, files, flags.rate, flags.seconds)
 
 
 if __name__ == "__main__":

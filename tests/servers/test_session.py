@@ -68,6 +68,23 @@ def test_results_come_in_order_of_the_partitions(spark: Session) -> None:
     assert len(spark.run([[i, i] for i in range(10)], double())) == 20
 
 
+def repeat() -> Work:
+    """Return work that yields a large number and each number below the task."""
+
+    def work(tasks: Iterator[int]) -> Iterable[int]:
+        for task in tasks:
+            yield 2**20
+            yield from range(task)
+
+    return work
+
+
+def test_all_results_of_a_task_arrive(spark: Session) -> None:
+    """A task may yield more than Spark's serializer puts into one batch."""
+    found = spark.run([[3, 20_000], [], [1]], repeat())
+    assert found == [2**20, *range(3), 2**20, *range(20_000), 2**20, 0]
+
+
 def test_java_ends_up_in_a_session_of_its_own(spark: Session) -> None:
     """Ctrl-C reaches the process group of the terminal, and the JVM is not in it."""
     assert os.getsid(spark.java_pid) == spark.java_pid != os.getsid(0)

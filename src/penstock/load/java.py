@@ -31,15 +31,21 @@ from penstock.model import PenstockError
 MESSAGES_BYTES_MAX = 65536
 CAUSES_MAX = 8
 _KILLED = "Application has been killed. Reason: "
+_WRAPPED = "java.util.concurrent.ExecutionException"
 _FAILURE = r"^(Exception|Error|Invalid|Unrecognized|Could not)\b"
 
 
 def text_of(error: BaseException) -> str:
-    """Return a Java exception's own text, even if Java no longer answers; else Python's."""
+    """Return a Java exception's own text, even if Java no longer answers; else Python's.
+
+    The text of a failed future is that of its cause.
+    """
     java = getattr(error, "java_exception", None)
     if java is not None:
         try:
-            return str(java.toString())
+            text = str(java.toString())
+            is_wrapped = text.startswith(_WRAPPED) and java.getCause() is not None
+            return str(java.getCause().toString()) if is_wrapped else text
         except (Py4JError, OSError):
             # Its own text would be asked for in the same way.
             return f"{type(error).__name__}, and Java does not answer any more"

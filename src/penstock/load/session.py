@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +42,7 @@ from penstock.load.java import (
     text_of,
 )
 from penstock.load.job_figures import Reporter, TaskFigures
-from penstock.load.partitions import PartitionCall, Spread, spread_whole
+from penstock.load.partitions import PartitionCall, Spread, collect, spread_whole
 from penstock.load.shared_spark import (
     address_at,
     failure_at,
@@ -397,7 +396,7 @@ class Session:
         """
         if not partitions:
             return []
-        self._warming.end()  # warnings are caught by one thread at a time
+        self._warming.end()
         return self._run(partitions, work, description, spread)
 
     def _run(
@@ -409,14 +408,11 @@ class Session:
     ) -> list[Result]:
         call = PartitionCall(work, self._shared.permit if self._shared is not None else None)
         try:
-            with warnings.catch_warnings():
-                # pyspark leaves the closing of its local sockets to the garbage collector.
-                warnings.simplefilter("ignore", ResourceWarning)
-                self._context.setJobGroup(self._pool, description or self._jobs)  # of this thread
-                # Of two jobs that wait for a slot, the one with fewer running tasks gets it.
-                self._context.setLocalProperty("spark.scheduler.pool", self._pool)
-                with spread(self._context, partitions, call) as found:
-                    return list(found.collect())
+            self._context.setJobGroup(self._pool, description or self._jobs)  # of this thread
+            # Of two jobs that wait for a slot, the one with fewer running tasks gets it.
+            self._context.setLocalProperty("spark.scheduler.pool", self._pool)
+            with spread(self._context, partitions, call) as found:
+                return collect(found)
         except (Py4JError, PySparkException, OSError, EOFError) as error:
             raise self._job_error(error) from error
 
