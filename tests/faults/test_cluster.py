@@ -184,7 +184,7 @@ def test_a_result_that_a_killed_executor_was_in_the_middle_of(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, lending: dict[str, str]
 ) -> None:
     """The session reads the chunk again for another task: the table is not loaded again."""
-    sections = {"spark": {**CLUSTER, **lending}, "target.types": {'"*"': "error"}}
+    sections = {"spark": {**CLUSTER, **lending}, "target.types": {"*": "error"}}
     expected = read_while_killed(tmp_path, mysql, (mysql_url, target_url), sections)
     found = rows(target_url, f'select {SUMS} from "{database_of(mysql_url)}".orders')
     assert [tuple(map(str, row)) for row in found] == expected

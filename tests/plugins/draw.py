@@ -6,7 +6,8 @@ engines, that its parameters name. Cases of a test function that takes 0.2 secon
 are drawn: first one of each function marked `promise` whose turn it is, then the part whose turn it
 is, then one of each file without cheap ones, one of each other function, and further ones, until
 the seconds are used up, added over both cores. The cost of a case is in `data/costs.json`, which
-`make test-times` writes; a function that is missing there counts as cheap.
+`make test-times` writes; a function that is missing there counts as cheap, and so does one that is
+marked `always`.
 
 The parts ensure that each case has its turn. All expensive cases, in an order that never changes,
 are divided into as few parts of equal time as fit; the number of the landing selects the part that
@@ -262,8 +263,8 @@ def _select(
     cases = {
         Case(
             name=name,
-            cost_s=costs.get(name.partition("[")[0], 0.0),
-            is_promise=any(item.get_closest_marker("promise") for item in same),
+            cost_s=0.0 if is_marked(same, "always") else costs.get(name.partition("[")[0], 0.0),
+            is_promise=is_marked(same, "promise"),
         )
         for name, same in by_case.items()
     }
@@ -273,6 +274,11 @@ def _select(
         for case in draw(cases, seed, budget_s, int(landing))
     }
     return selected, turn_of(cases, int(landing), budget_s)
+
+
+def is_marked(items: Iterable[pytest.Item], name: str) -> bool:
+    """Return whether one of these tests has a mark."""
+    return any(item.get_closest_marker(name) for item in items)
 
 
 def _file(item: pytest.Item) -> str:

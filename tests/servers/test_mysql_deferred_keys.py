@@ -91,7 +91,7 @@ def write_file(folder: Path, account: str, party: Party, copy: Copy) -> Path:
             "changeExtractor": {**LIVELY, "exitWhenIdle": True},
             "changeLoader": {"maxFilesPerBatch": 3},
             "spark": {"master": "local[2]"},
-            "target.types": {'"*"': "error"},
+            "target.types": {"*": "error"},
         },
     )
 

@@ -70,7 +70,7 @@ def write_config(folder: Path, source: str, target: str, handover: str = "pause"
     sections = {
         "pipeline": {"handover": handover},
         "changeExtractor": {"exitWhenIdle": True, "idleWaitSeconds": 2},
-        "target.types": {'"*"': "error"},
+        "target.types": {"*": "error"},
     }
     return load_config(write_pipeline(folder, source, target, tables=["shop.*"], sections=sections))
 

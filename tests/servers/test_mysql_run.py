@@ -110,7 +110,7 @@ def write_file(folder: Path, source: str, target: str, **extractor: Any) -> Path
             "changeExtractor": {**LIVELY, **extractor},
             "changeLoader": {"maxFilesPerBatch": 5},
             "spark": {"master": "local[2]"},
-            "target.types": {'"*"': "error"},
+            "target.types": {"*": "error"},
         },
     )
 

@@ -82,7 +82,7 @@ def test_every_row_arrives_as_the_source_has_it(
         target_url,
         tables=[f"{database}.*"],
         sections={
-            "target.types": {'"*"': "error"},
+            "target.types": {"*": "error"},
             "changeExtractor": {"flushIntervalSeconds": 0.5, "exitWhenIdle": False},
             "spark": {"master": "local[2]"},
         },

@@ -15,14 +15,12 @@ from penstock.control.pipeline.config import load_config
 from penstock.ports.config import Config
 from plugins.mysql import MySQLServer, database_of
 
-CHOSEN = {"target.types": {'"*"': "error"}}
+CHOSEN = {"target.types": {"*": "error"}}
 
 
 def from_mysql(folder: Path, source: str, target: str, **sections: dict[str, str]) -> Config:
     """Return a pipeline from MySQL to PostgreSQL."""
-    named = {
-        f"target.{name}": {f'"{k}"': v for k, v in keys.items()} for name, keys in sections.items()
-    }
+    named = {f"target.{name}": dict(keys) for name, keys in sections.items()}
     patterns = [f"{database_of(source)}.*"]
     return load_config(
         write_pipeline(folder, source, target, mode="change", tables=patterns, sections=named)
@@ -141,7 +139,7 @@ def test_what_is_not_there_is_reported(tmp_path: Path, source_url: str, mysql_ur
     """A named table or column that does not exist is not ignored silently."""
     with psycopg.connect(source_url, autocommit=True) as source:
         source.execute("create table t (k int primary key)")
-    types = {"target.types": {'"public.t.x not a number"': "null"}}
+    types = {"target.types": {"public.t.x not a number": "null"}}
     config = pipeline(
         tmp_path, source_url, mysql_url, tables=["public.t", "public.gone"], sections=types
     )

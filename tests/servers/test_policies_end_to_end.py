@@ -109,7 +109,7 @@ def test_a_mysql_source(
     def alter(sql: str) -> None:
         mysql.execute(sql, database)
 
-    run_by_policies(tmp_path, mysql_url, target_url, database, alter, {'"*"': "error"})
+    run_by_policies(tmp_path, mysql_url, target_url, database, alter, {"*": "error"})
 
 
 def test_a_sqlserver_source(sqlserver: SimServer, target_url: str, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_sqlserver_source(sqlserver: SimServer, target_url: str, tmp_path: Pat
             target_url,
             "dbo",
             alter,
-            {'"*"': "error"},
+            {"*": "error"},
             can_rename=False,
         )
     finally:

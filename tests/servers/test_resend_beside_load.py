@@ -108,7 +108,7 @@ class Shop:
         }
         if source.namespace != target.namespace:
             sections["target.map"] = {source.namespace: target.namespace}
-            sections["target.types"] = {'"*"': "error"}
+            sections["target.types"] = {"*": "error"}
         self.path = write_pipeline(
             folder, source.url, target.url, tables=[f"{source.namespace}.*"], sections=sections
         )

@@ -26,7 +26,7 @@ from plugins.shared import SharedServers
 
 TABLE = "create table orders (id int primary key, note varchar(20), big text)"
 ROWS = "insert into orders values (1, 'a', null), (2, 'A ', 'x')"
-CHOSEN = {"target.types": {'"*"': "error"}}
+CHOSEN = {"target.types": {"*": "error"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark
 
 SECONDS = float(os.environ.get("PENSTOCK_TEST_DEMO_SECONDS", "60"))
 WITHIN_S = 1500.0
-ERRORS = {'"*"': "error"}
+ERRORS = {"*": "error"}
 CHOICES = {
     **ERRORS,
     "public.Gift Card.valid_to dates out of range": "text",

@@ -50,7 +50,7 @@ class Pair:
             tables=[f"{self.database}.*", f"!{self.database}.other"],
             sections={
                 "target.map": {self.database: self.place},
-                "target.types": {'"*"': "error"},
+                "target.types": {"*": "error"},
                 "changeExtractor": {"flushIntervalSeconds": 0.2, "exitWhenIdle": False},
             },
         )

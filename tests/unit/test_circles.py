@@ -11,6 +11,8 @@ import pytest
 
 from harness.modules.facts import ROOT, Facts, module_facts, read_facts
 
+pytestmark = pytest.mark.always
+
 SOURCES = ROOT / "src"
 # These still name each other's classes in annotations only. Remove entries, never add one.
 TYPES_ALONE = frozenset(

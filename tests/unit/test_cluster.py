@@ -214,7 +214,7 @@ def test_executors_look_for_the_snapshots_to_come(
     sections = {
         "spark": {"master": "local-cluster[2,1,512]", "snapshotAddress": "127.0.0.3"},
         "spark.conf": {"spark.driver.bindAddress": bind},
-        "target.types": {'"*"': "error"},
+        "target.types": {"*": "error"},
     }
     target = "postgresql://u@127.0.0.1:1/d"
     config = pipeline(tmp_path, source, target, tables=["d.*"], sections=sections)

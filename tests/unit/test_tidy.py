@@ -16,6 +16,8 @@ from hypothesis import settings
 from harness.modules.facts import FOLDERS, GENERATED, ROOT, Facts, module_facts
 from penstock.ports.registry import engines
 
+pytestmark = pytest.mark.always
+
 CODE_SUFFIXES = {".py", ".pyx", ".pxd", ".pxi", ".pyi"}
 TEXT_SUFFIXES = {*CODE_SUFFIXES, ".md", ".toml", ".lock", ".sql", ".sh", ".ipynb", ""}
 

@@ -20,6 +20,8 @@ if __name__ == "__main__":
 
 from harness.modules.facts import ROOT, Function, module_facts, read_facts
 
+pytestmark = pytest.mark.always
+
 FOLDERS = ("src/penstock", "tests", "bench", "docs", "examples", "README.md", "ARCHITECTURE.md")
 
 LISTS = tomllib.loads((ROOT / "tests/words.toml").read_text(encoding="utf-8"))

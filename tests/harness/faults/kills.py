@@ -261,7 +261,7 @@ class BankPipeline:
             **(sections or {}),
         }
         if self._family(source) != self._family(target):
-            self._sections["target.types"] = {'"*"': "error"}
+            self._sections["target.types"] = {"*": "error"}
 
     @staticmethod
     def _family(kind: str) -> str:

@@ -15,16 +15,13 @@ from harness.pipelines.pipeline import write_pipeline
 from plugins.ignite_live import LiveNode
 
 CHOICES = {
-    f'"{loss}"': choice
-    for loss, choice in (
-        ("nanoseconds", "text"),
-        ("nul characters", "remove"),
-        ("long keys", "error"),
-        ("blanks in keys", "error"),
-        ("not a number", "null"),
-        ("dates out of range", "error"),
-        ("digits", "error"),
-    )
+    "nanoseconds": "text",
+    "nul characters": "remove",
+    "long keys": "error",
+    "blanks in keys": "error",
+    "not a number": "null",
+    "dates out of range": "error",
+    "digits": "error",
 }
 
 

@@ -638,7 +638,7 @@ class Arena:
         side.run(f"create {'schema' if is_schema else 'database'} {name}")
 
 
-ZERO_DATES = '"zero dates"'
+ZERO_DATES = "zero dates"
 _ORACLE_FENCES = f'"{FENCE}"."f"'
 
 
@@ -646,17 +646,17 @@ def _choose_types(pair: tuple[str, str]) -> dict[str, str]:
     """Return `[target.types]` of a pair: values that PostgreSQL lacks become NULL or text."""
     if pair[1] == ORACLE:
         lost = {} if pair[0] in (POSTGRES, SQLSERVER) else {ZERO_DATES: "null"}
-        return {'"*"': "error", '"empty values"': "null"} | lost
+        return {"*": "error", "empty values": "null"} | lost
     if pair[0] == ORACLE:
-        return {'"*"': "error"}
+        return {"*": "error"}
     if pair[1] in LAKES and pair[0] != SQLSERVER:
-        return {} if pair[0] == POSTGRES else {'"zero dates"': "null"}
+        return {} if pair[0] == POSTGRES else {"zero dates": "null"}
     if SQLSERVER in pair:
-        return {'"*"': "error"} | ({} if pair[0] in (POSTGRES, SQLSERVER) else {ZERO_DATES: "null"})
+        return {"*": "error"} | ({} if pair[0] in (POSTGRES, SQLSERVER) else {ZERO_DATES: "null"})
     if POSTGRES not in pair:
         return {}
-    lost = {ZERO_DATES: "null", '"loose json"': "text"} if pair[1] == POSTGRES != pair[0] else {}
-    return {'"*"': "error"} | lost
+    lost = {ZERO_DATES: "null", "loose json": "text"} if pair[1] == POSTGRES != pair[0] else {}
+    return {"*": "error"} | lost
 
 
 def run_histories(

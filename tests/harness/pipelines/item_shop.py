@@ -79,7 +79,7 @@ class Shop:
             sections={
                 "changeExtractor": LIVELY,
                 "spark": {"master": "local[2]"},
-                "target.types": {'"*"': "error"},
+                "target.types": {"*": "error"},
                 **(
                     target.settings
                     if isinstance(target, LakePlace)

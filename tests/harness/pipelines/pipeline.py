@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -50,8 +51,8 @@ def write_pipeline(
 
 
 def _key(name: str) -> str:
-    """Return a key of TOML, in quotes if it has dots or blanks."""
-    return json.dumps(name) if "." in name or " " in name else name
+    """Return a key of TOML, in quotes unless it is a bare one. Source: TOML 1.0, Keys."""
+    return name if re.fullmatch(r"[\w-]+", name) else json.dumps(name)
 
 
 def pipeline(folder: Path, source: str, target: str | None, **options: Any) -> Config:

@@ -124,7 +124,7 @@ class Pair:
         sections: dict[str, dict[str, Any]] = {
             "changeExtractor": {**LIVELY, "exitWhenIdle": True},
             "spark": {"master": "local[2]"},
-            "target.types": {f'"{loss}"': choice for loss, choice in CHOICES.items()},
+            "target.types": dict(CHOICES),
         }
         if not is_lake:
             sections["target.map"] = {source.namespace: namespace}
