@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -21,32 +22,45 @@ class Closable(Protocol):
 
 
 C = TypeVar("C", bound=Closable)
+IDLE_S = 60.0  # Spark ends a worker that had no task for as long
 
 
 class WorkerConnections(Generic[C]):
     """Connections of the workers of one engine."""
 
-    def __init__(self, open_connection: Callable[[str], C]) -> None:
-        """Keep the function that connects to a URL."""
+    def __init__(
+        self,
+        open_connection: Callable[[str], C],
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Keep the function that connects to a URL. clock_s: returns the time in seconds."""
         self._open = open_connection
+        self._clock_s = clock_s
         self._kept: dict[tuple[int, int, str], C] = {}
+        self._used_s: dict[tuple[int, int, str], float] = {}
 
     def get(self, url: str) -> C:
         """Return the calling worker's connection; it is opened if there is none.
 
-        A worker serves one target at a time, so its connections to others are closed.
+        A worker of several pipelines has one to each target. Those that it has not used for a
+        minute are closed.
         """
-        place = _place(url)
+        place, now_s = _place(url), self._clock_s()
+        for kept in list(self._kept):
+            is_idle = now_s - self._used_s[kept] > IDLE_S
+            if kept[:2] == place[:2] and kept != place and is_idle:
+                self.forget(kept[2])
         if place not in self._kept:
-            for *here, other in list(self._kept):
-                if tuple(here) == place[:2]:
-                    self.forget(other)
             self._kept[place] = self._open(url)
+        self._used_s[place] = now_s
         return self._kept[place]
 
     def forget(self, url: str) -> None:
         """Drop the calling worker's connection after an error."""
-        connection = self._kept.pop(_place(url), None)
+        place = _place(url)
+        self._used_s.pop(place, None)
+        connection = self._kept.pop(place, None)
         if connection is not None:
             connection.close()
 

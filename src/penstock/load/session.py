@@ -106,6 +106,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 MESSAGES_NAME = "spark.log"
+CHANGES = "changes"  # name of the jobs of batches
+POOLS_MAX = 100
 STOP_WAIT_S = 10.0
 STOP_CHECK_S = 0.1
 ATTACH_CHECK_S = 0.1
@@ -251,7 +253,7 @@ class Session:
         gateway: Any,
         *,
         started_s: float,
-        jobs: str = "changes",
+        jobs: str = CHANGES,
         slots_are_fixed: bool = True,
         reporter: Reporter | None = None,
         warming: WarmUp | None = None,
@@ -340,14 +342,26 @@ class Session:
     def cancel(self) -> None:
         """Cancel the running job, if any; `run` then raises SparkJobFailed."""
         try:
-            self._context.cancelJobGroup(self._pool)
+            self._context.cancelJobGroup(self._group)
         except (Py4JError, OSError) as error:
             logger.warning("spark job not cancelled", reason=type(error).__name__)
 
     @property
-    def _pool(self) -> str:
-        """Return the name of its jobs' group and pool, which no other pipeline has."""
+    def _group(self) -> str:
+        """Return the name of its jobs' group, which no other pipeline has."""
         return f"{self._user} {self._jobs}" if self._user else self._jobs
+
+    def _choose_pool(self) -> str:
+        """Return the name of the scheduler's pool for the next job.
+
+        Of two jobs that wait for a slot, the one whose pool has fewer running tasks gets it, and of
+        equals the first by name. So the batches of pipelines that share a Spark are in pools named
+        after the time, and the one that waits longest comes first; pools are never removed, so
+        their names return.
+        """
+        if not self._user or self._jobs != CHANGES:
+            return self._group
+        return f"{CHANGES} {int(time.monotonic()) % POOLS_MAX:03}"
 
     @property
     def gateway_parameters(self) -> tuple[int, str]:
@@ -408,9 +422,8 @@ class Session:
     ) -> list[Result]:
         call = PartitionCall(work, self._shared.permit if self._shared is not None else None)
         try:
-            self._context.setJobGroup(self._pool, description or self._jobs)  # of this thread
-            # Of two jobs that wait for a slot, the one with fewer running tasks gets it.
-            self._context.setLocalProperty("spark.scheduler.pool", self._pool)
+            self._context.setJobGroup(self._group, description or self._jobs)  # of this thread
+            self._context.setLocalProperty("spark.scheduler.pool", self._choose_pool())
             with spread(self._context, partitions, call) as found:
                 return collect(found)
         except (Py4JError, PySparkException, OSError, EOFError) as error:
@@ -425,7 +438,7 @@ class Session:
         if not self.ui_url:
             return
         try:
-            self._context.setJobGroup(self._pool, str(job))
+            self._context.setJobGroup(self._group, str(job))
             self._context._jsc.emptyRDD().count()  # a job without tasks, in Spark's pages
         except (Py4JError, OSError, AttributeError) as error:
             # The next job will report it.

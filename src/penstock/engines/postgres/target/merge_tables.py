@@ -9,8 +9,6 @@ workers write merge rows into them by COPY in binary format. Not here: the choic
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -35,6 +33,7 @@ from penstock.engines.postgres.target.merge import MergeLayout, create_merge_tab
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.target import same_type
 from penstock.host.errors import StatementFailed
+from penstock.host.worker_connections import WorkerConnections
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
 from penstock.ports import target as port
 from penstock.ports.target import (
@@ -217,8 +216,13 @@ def _same(found: Shape, wanted: Shape) -> bool:
     )
 
 
-# By process, thread and URL: no connection is used by two, nor closed under another's hands.
-_connections: dict[tuple[int, int, str], psycopg.Connection] = {}
+def _connect(url: str) -> psycopg.Connection:
+    """Connect a worker to the target."""
+    settings = {"statement_timeout": "0", "lock_timeout": "60000", **TAKING_KEEPALIVE}
+    return connect(url, application_name=WORKER_NAME, autocommit=False, options=settings)
+
+
+_connections: WorkerConnections[psycopg.Connection] = WorkerConnections(_connect)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +257,7 @@ class PostgresMergeWriter(StagingWriter):
         sent = 0
         layout = self.layout
         writer = make_row_writer(layout.schema, layout.heads)
-        connection = _connection(self.url)
+        connection = _connections.get(self.url)
         try:
             with connection.cursor() as cursor:
                 with cursor.copy(_copy(self.staging, layout)) as copy:
@@ -266,10 +270,10 @@ class PostgresMergeWriter(StagingWriter):
                 _check_stamp(cursor, self)
             connection.commit()
         except (psycopg.Error, Unwritable) as error:
-            _forget(self.url)
+            _connections.forget(self.url)
             raise _staging_error(self, error) from error
         except BaseException:
-            _forget(self.url)
+            _connections.forget(self.url)
             raise
         return sent
 
@@ -306,31 +310,6 @@ def _staging_error(writer: PostgresMergeWriter, error: Exception) -> PenstockErr
         hint=f"Please report it. {LOAD_AFRESH}",
         table=str(writer.table),
     )
-
-
-def _place(url: str) -> tuple[int, int, str]:
-    return os.getpid(), threading.get_ident(), url
-
-
-def _connection(url: str) -> psycopg.Connection:
-    """Return the worker's own connection to the target; a forked child opens another."""
-    place = _place(url)
-    if place not in _connections:
-        for *here, other in list(_connections):  # a worker serves one target at a time
-            if tuple(here) == place[:2]:
-                _forget(other)
-        settings = {"statement_timeout": "0", "lock_timeout": "60000", **TAKING_KEEPALIVE}
-        _connections[place] = connect(
-            url, application_name=WORKER_NAME, autocommit=False, options=settings
-        )
-    return _connections[place]
-
-
-def _forget(url: str) -> None:
-    """Drop a connection after an error: it may be in the middle of a COPY."""
-    connection = _connections.pop(_place(url), None)
-    if connection is not None:
-        connection.close()
 
 
 class PostgresStager(MergeTables, Staging):
