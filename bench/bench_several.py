@@ -117,9 +117,9 @@ def cpu_s(roots: Sequence[psutil.Process]) -> float:
 def kind_of(process: psutil.Process) -> str:
     """Return what a process is for."""
     words = process.cmdline()
-    kind = process.name().split()[0]
+    kind = str(process.name()).split()[0]
     if kind.startswith("python"):
-        kind = words[3] if words[1:3] == ["-m", "penstock"] else "python of spark"
+        kind = str(words[3]) if words[1:3] == ["-m", "penstock"] else "python of spark"
     return kind
 
 
@@ -140,7 +140,7 @@ def cpu_by_kind(roots: Sequence[psutil.Process]) -> Counter[str]:
     for one in family(roots):
         with contextlib.suppress(psutil.NoSuchProcess):
             used = one.cpu_times()
-            found[kind_of(one)] += (  # type: ignore[assignment]
+            found[kind_of(one)] += (
                 used.user + used.system + used.children_user + used.children_system
             )
     return found
@@ -149,14 +149,16 @@ def cpu_by_kind(roots: Sequence[psutil.Process]) -> Counter[str]:
 def measure_idle(roots: Sequence[psutil.Process], count: int, seconds: float) -> None:
     """Print memory and processor time while nothing is committed."""
     time.sleep(SETTLE_S)
-    before, began = cpu_s(roots), time.monotonic()
+    before, began, kinds_before = cpu_s(roots), time.monotonic(), cpu_by_kind(roots)
     time.sleep(seconds)
     used = (cpu_s(roots) - before) / (time.monotonic() - began)
+    spent = cpu_by_kind(roots) - kinds_before
     kinds = memory(roots)
     total = sum(size for _, size in kinds.values())
     print(f"{count} idle pipelines: {total / 1e6:.0f} MB PSS, {used:.1%} of a core", flush=True)
     for kind, (number, size) in sorted(kinds.items(), key=lambda one: -one[1][1]):
-        print(f"  {kind:20} {number:4} processes {size / 1e6:7.0f} MB", flush=True)
+        share = spent[kind] / seconds
+        print(f"  {kind:20} {number:4} processes {size / 1e6:7.0f} MB {share:6.1%}", flush=True)
     print(json.dumps({"bench": "several_idle", "pipelines": count, "pss": total, "core": used}))
 
 
