@@ -8,6 +8,7 @@ each engine and side, one for this machine, one for the load. Not here: the chec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -73,12 +74,22 @@ class Finding:
         }
 
 
+# Beginning of the hint of an error that a running pipeline handles.
+_AUTOMATIC = re.compile(r"[^.;]*automatically[^.;]*[.;]?\s*")
+
+
 def fix_of(error: PenstockError, instead: str = "") -> str:
-    """Return an error's hint, as a finding's command.
+    """Return an error's hint, as a finding's command. Checks are not repeated automatically.
 
     instead: the command for errors whose hint says to run doctor, which is running.
     """
-    return instead if "`penstock doctor`" in error.hint else error.hint
+    if "`penstock doctor`" in error.hint:
+        return instead
+    found = _AUTOMATIC.match(error.hint)
+    if found is None:
+        return error.hint
+    more = error.hint[found.end() :]
+    return f"Run the command again. {more[:1].upper()}{more[1:]}".rstrip()
 
 
 def unreachable(error: PenstockError, side: Side) -> Finding:

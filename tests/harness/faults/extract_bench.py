@@ -119,6 +119,13 @@ class Bench(Generic[P]):
             run(f"insert into t values ({number}, 'c', null, {number})")
         self.wait_written()
 
+    def add_rows(self, first: int) -> None:
+        """Insert rows one after the other, slowly, so that they are flushed several times."""
+        for number in range(first, first + 60):
+            self.place.run(f"insert into t (id, v) values ({number}, 'more')")
+            time.sleep(0.05)
+        self.wait_written()
+
     def check(self) -> None:
         """Check that the log is whole, and leads to the table's rows."""
         found = self.place.run("select id, v, big, c from t")
@@ -171,10 +178,14 @@ def kill_and_start_again(bench: Bench[Any], moment: str, *, is_exact: bool) -> N
     worker.start()
     code = bench.extract(moment)
     worker.join()
-    for _ in range(3):
+    for attempt in range(5):
         if code == -signal.SIGKILL:
             break
-        code = bench.extract(moment)  # it was idle before the moment came
+        # On a busy machine it was idle before the moment came.
+        worker = threading.Thread(target=bench.add_rows, args=(20_000 + 1000 * attempt,))
+        worker.start()
+        code = bench.extract(moment)
+        worker.join()
     assert code == -signal.SIGKILL, f"{moment} was never reached"
     if not is_exact:
         bench.state.write_bytes(older)
@@ -200,16 +211,18 @@ def fail_and_go_on(bench: Bench[Any], fail: Callable[[], None]) -> None:
     """Let the server fail while an extraction runs, which continues without a new start."""
     text = bench.file.read_text()
     bench.file.write_text(text.replace("exitWhenIdle = true", "exitWhenIdle = false"))
+    log = bench.directory / "log"
+    before = set(log.glob("*.ckt*"))
     process = bench.start()
     try:
         bench.place.run("insert into t values (90000, 'first', null)")
-        until(lambda: any((bench.directory / "log").glob("*.ckt*")), "a segment")
+        until(lambda: set(log.glob("*.ckt*")) - before, "a segment of this extraction")
         fail()
         worker = threading.Thread(target=bench.work)
         worker.start()
         worker.join()
         time.sleep(3.0)
-        assert process.poll() is None, "it ended"
+        assert process.poll() is None, process.communicate()[1].decode()[-2000:]
     finally:
         process.terminate()
         _, said = process.communicate(timeout=ENDED_BY_S)
