@@ -119,11 +119,12 @@ class Bench(Generic[P]):
             run(f"insert into t values ({number}, 'c', null, {number})")
         self.wait_written()
 
-    def add_rows(self, first: int) -> None:
-        """Insert rows one after the other, slowly, so that they are flushed several times."""
-        for number in range(first, first + 60):
+    def add_rows(self, ended: threading.Event) -> None:
+        """Insert one row after the other, so that an extraction is not idle until it has ended."""
+        number, end_s = 20_000, time.monotonic() + WITHIN_S
+        while not ended.wait(0.05) and time.monotonic() < end_s:
             self.place.run(f"insert into t (id, v) values ({number}, 'more')")
-            time.sleep(0.05)
+            number += 1
         self.wait_written()
 
     def check(self) -> None:
@@ -178,14 +179,15 @@ def kill_and_start_again(bench: Bench[Any], moment: str, *, is_exact: bool) -> N
     worker.start()
     code = bench.extract(moment)
     worker.join()
-    for attempt in range(5):
-        if code == -signal.SIGKILL:
-            break
-        # On a busy machine it was idle before the moment came.
-        worker = threading.Thread(target=bench.add_rows, args=(20_000 + 1000 * attempt,))
+    if code != -signal.SIGKILL:  # on a busy machine it was idle before the moment came
+        ended = threading.Event()
+        worker = threading.Thread(target=bench.add_rows, args=(ended,))
         worker.start()
-        code = bench.extract(moment)
-        worker.join()
+        try:
+            code = bench.extract(moment)
+        finally:
+            ended.set()
+            worker.join()
     assert code == -signal.SIGKILL, f"{moment} was never reached"
     if not is_exact:
         bench.state.write_bytes(older)
