@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from harness.twins.oracle_rows import (
     BY_KEY,
@@ -312,7 +313,7 @@ def test_a_value_that_does_not_fit_widens_the_column(kind: Any) -> None:
     rows = [row_of(f'insert into "S"."T"("ID","N") values (\'1\',\'{n}\')') for n in ("5", big)]
     decoder = kind()
     decoder.bind(4, relation)
-    rows = [row._replace(table=4) for row in rows]
+    rows = [structs.replace(row, table=4) for row in rows]
     assert decoder.decode(rows, 1) == 1
     assert (decoder.stop, decoder.widen) == (Stop.WIDEN, (4, 1))
     decoder.bind(4, relation.with_text_column(1))

@@ -7,7 +7,9 @@ messages cannot differ between them. Not here: the decoding (`sql_redo`, `_sql_r
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from penstock.codec.errors import DecodeError
 
@@ -52,8 +54,10 @@ class Reason(IntEnum):
     IMAGE = 19
 
 
-class RedoRow(NamedTuple):
+class RedoRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A row of V$LOGMNR_CONTENTS with its whole statement.
+
+    The garbage collector does not look at it, since millions of them wait for their commits.
 
     Attributes:
         table: number under which its table is bound (`Decoder.bind`).

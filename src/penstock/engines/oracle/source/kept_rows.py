@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from penstock.codec.oracle.mined_rows import Operation, unreadable_reason
 from penstock.codec.oracle.redo_outcome import Reason
 from penstock.engines.oracle.source.entries import (
@@ -14,7 +16,8 @@ from penstock.engines.oracle.source.entries import (
 
 PLACEHOLDER = "A" * 18  # ROW_ID of rows of large objects
 TEMPORARY = "/* No SQL_REDO"
-CHANGES = frozenset((Operation.INSERT, Operation.DELETE, Operation.UPDATE))
+# Plain numbers: millions of rows are compared with them.
+CHANGES = frozenset(map(int, (Operation.INSERT, Operation.DELETE, Operation.UPDATE)))
 LOBS = frozenset(
     (
         Operation.SEL_LOB_LOCATOR,
@@ -52,7 +55,7 @@ def tie_rows(entries: list[Entry], number: int, row_id: str) -> None:
         if one.row_id != PLACEHOLDER:
             return
         if one.table == number:
-            entries[at] = one._replace(row_id=row_id)
+            entries[at] = structs.replace(one, row_id=row_id)
 
 
 def count_untied(entries: list[Entry]) -> int:

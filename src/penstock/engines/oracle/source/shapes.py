@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
+from msgspec import structs
 
 from penstock.codec.oracle.column_images import TableColumns, name_columns
 from penstock.codec.oracle.redo_outcome import Defect, Reason, redo_error
@@ -327,7 +328,7 @@ class Shapes:
         wider = self._number_version(table, new, since)
         for key, version in self._versions.items():
             if version.relation == old:
-                self._versions[key] = msgspec.structs.replace(version, relation=wider)
+                self._versions[key] = structs.replace(version, relation=wider)
         self.is_changed = True
         return wider
 
@@ -345,7 +346,7 @@ class Shapes:
         if version is None:
             layout = self._layouts.at(table, entry.scn)
             if layout is None:
-                raise redo_error(Reason.DICTIONARY, 0, entry)  # type: ignore[arg-type]
+                raise redo_error(Reason.DICTIONARY, 0, entry)
             version = self._keep_version(
                 entry.table, layout.relation, layout.columns, layout.position
             )
@@ -357,12 +358,12 @@ class Shapes:
             read_large=read_large,
         )
         try:
-            return entry._replace(text=name_columns(entry.text, known))
+            return structs.replace(entry, text=name_columns(entry.text, known))
         except Defect as defect:
             raise redo_error(
                 defect.reason,
                 defect.offset,
-                entry,  # type: ignore[arg-type]
+                entry,
                 relation=version.relation,
             ) from defect
 
