@@ -87,8 +87,8 @@ class Spill:
             self._waiting += (_LENGTH.pack(len(data)), data)
             frames.append((self.size_bytes, len(data)))
             self.size_bytes += _LENGTH.size + len(data)
-        if self.size_bytes - self._written_bytes >= BLOCK_BYTES:
-            self._write()
+            if self.size_bytes - self._written_bytes >= BLOCK_BYTES:
+                self._write()
         point("oracle.spill.after")
         return frames
 
@@ -97,7 +97,8 @@ class Spill:
         if self._file is None:
             self._file = self._files.create(self._path)
         waiting, self._waiting = self._waiting, []
-        self._file.append([b"".join(waiting)])
+        is_one = len(waiting) == 2  # which may be a long one, and is not copied
+        self._file.append(waiting if is_one else [b"".join(waiting)])
         self._written_bytes = self.size_bytes
 
     def read(self, frame: Frame) -> list[Entry]:
@@ -121,8 +122,10 @@ class Spill:
                 self._write()
             if self._reading is None:
                 self._reading = self._files.open_read(self._path)
+            if length > BLOCK_BYTES:
+                return memoryview(self._reading.read(offset, length))
             is_near = 0 <= after <= len(self._block) + BLOCK_BYTES
-            size = max(length, BLOCK_BYTES) if is_near else length
+            size = BLOCK_BYTES if is_near else length
             self._block, self._block_at = self._reading.read(offset, size), offset
             after = 0
         return memoryview(self._block)[after : after + length]
