@@ -22,7 +22,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+
+import msgspec
 
 from penstock.codec.oracle.redo_outcome import Defect, Reason
 
@@ -47,7 +48,7 @@ class ValueKind(IntEnum):
     UNKNOWN = 13  # the statement does not tell the value
 
 
-class Value(NamedTuple):
+class Value(msgspec.Struct, frozen=True, gc=False):
     """A value's place in the statement.
 
     Attributes:
@@ -67,7 +68,7 @@ class Value(NamedTuple):
     mask: bytes | None = None
 
 
-class Cell(NamedTuple):
+class Cell(msgspec.Struct, frozen=True, gc=False):
     """A column's name, its offset, and its value."""
 
     name: bytes
@@ -100,10 +101,15 @@ class Statement:
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _WORD_END = frozenset(b" \t\r\n")
-_NAME = re.compile(rb'(?:a\.)?"([^"]+)"[ \t\r\n]*')
+# Signs and words with the blanks around them: one match in place of several calls.
+_NAME_IN_LIST = re.compile(rb'(?:a\.)?"([^"]+)"[ \t\r\n]*(,[ \t\r\n]*)?')
+_NAME_OF_VALUE = re.compile(rb'(?:a\.)?"([^"]+)"[ \t\r\n]*(=[ \t\r\n]*)?')
+_COMMA = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
+_AND = re.compile(rb"[ \t\r\n]*and[ \t\r\n]+")
 _TABLE = re.compile(rb'"([^"]+)"\."([^"]+)"')
 # Possessive: a text whose last quote is missing is not a shorter text.
 _STRING = re.compile(rb"'([^']*+(?:''[^']*+)*+)'")
+_ARGUMENT = re.compile(rb"[ \t\r\n]*'([^']*+(?:''[^']*+)*+)'[ \t\r\n]*")
 _BARE_NUMBER = re.compile(rb"[-.0-9][-+.E0-9]*")
 _OPENING = re.compile(rb"([A-Z_]+)\(")
 _FUNCTIONS = {
@@ -192,12 +198,12 @@ def _skip_alias(text: bytes, at: int) -> int:
     return at
 
 
-def _scan_name(text: bytes, at: int) -> tuple[bytes, int]:
-    """Return a column's name, and the offset after it and the blanks that follow."""
-    match = _NAME.match(text, at)
+def _scan_name_of_value(text: bytes, at: int) -> tuple[bytes, int, bool]:
+    """Return a column's name, the offset of what follows, and whether that is its value."""
+    match = _NAME_OF_VALUE.match(text, at)
     if match is None:
         raise Defect(Reason.SYNTAX, at)
-    return match[1], match.end()
+    return match[1], match.end(), match[2] is not None
 
 
 def _scan_insert(text: bytes, at: int) -> Statement:
@@ -207,26 +213,26 @@ def _scan_insert(text: bytes, at: int) -> Statement:
         raise Defect(Reason.NO_COLUMNS, at)
     at = _sign(text, at, b"(")
     names: list[tuple[bytes, int]] = []
-    while True:
-        offset = at
-        name, at = _scan_name(text, at)
-        names.append((name, offset))
-        if not text.startswith(b",", at):
-            break
-        at = skip_space(text, at + 1)
+    has_next = True
+    while has_next:
+        match = _NAME_IN_LIST.match(text, at)
+        if match is None:
+            raise Defect(Reason.SYNTAX, at)
+        names.append((match[1], at))
+        at, has_next = match.end(), match[2] is not None
     at = _sign(text, at, b")")
     at = _sign(text, at, b"values")
     at = _sign(text, at, b"(")
-    for number, (name, offset) in enumerate(names):
+    comma = None
+    for name, offset in names:
+        if statement.new and comma is None:
+            raise Defect(Reason.COUNT if text.startswith(b")", at) else Reason.SYNTAX, at)
         value = scan_value(text, at)
         statement.new.append(Cell(name, offset, value))
-        at = skip_space(text, value.end)
-        if number + 1 < len(names):
-            if text.startswith(b")", at):
-                raise Defect(Reason.COUNT, at)
-            at = _sign(text, at, b",")
-    if text.startswith(b",", at):
-        raise Defect(Reason.COUNT, at)
+        comma = _COMMA.match(text, value.end)
+        at = skip_space(text, value.end) if comma is None else comma.end()
+    if comma is not None:
+        raise Defect(Reason.COUNT, skip_space(text, comma.start()))
     _end(text, _sign(text, at, b")"))
     return statement
 
@@ -235,15 +241,15 @@ def _scan_update(text: bytes, at: int) -> Statement:
     statement = Statement(UPDATE)
     at = _skip_alias(text, _scan_table(text, at, statement))
     at = _word(text, at, b"set")
-    while True:
-        offset = at
-        name, at = _scan_name(text, at)
-        value = scan_value(text, _sign(text, at, b"="))
-        statement.new.append(Cell(name, offset, value))
-        at = skip_space(text, value.end)
-        if not text.startswith(b",", at):
-            break
-        at = skip_space(text, at + 1)
+    comma = None
+    while not statement.new or comma is not None:
+        name, start, has_value = _scan_name_of_value(text, at)
+        if not has_value:
+            raise Defect(Reason.SYNTAX, start)
+        value = scan_value(text, start)
+        statement.new.append(Cell(name, at, value))
+        comma = _COMMA.match(text, value.end)
+        at = skip_space(text, value.end) if comma is None else comma.end()
     _scan_where(text, at, statement)
     return statement
 
@@ -254,15 +260,16 @@ def _scan_where(text: bytes, at: int, statement: Statement) -> None:
         raise Defect(Reason.UNLOGGED, at)
     at = _word(text, at, b"where")
     statement.where = at
-    while True:
-        at = _scan_condition(text, at, statement)
-        if not text.startswith(b"and", at):
-            break
-        at = _word(text, at, b"and")
+    link = None
+    while at == statement.where or link is not None:
+        end = _scan_condition(text, at, statement)
+        link = _AND.match(text, end)
+        at = skip_space(text, end) if link is None else link.end()
     _end(text, at)
 
 
 def _scan_condition(text: bytes, at: int, statement: Statement) -> int:
+    """Add a condition to a statement; return its end."""
     if text.startswith(_ROW_IDS, at):
         at += len(_ROW_IDS[text.startswith(_ROW_IDS[1], at)])
         at = _sign(text, skip_space(text, at), b"=")
@@ -270,17 +277,18 @@ def _scan_condition(text: bytes, at: int, statement: Statement) -> int:
         if match is None:
             raise Defect(Reason.SYNTAX, at)
         statement.row_id = match[1]
-        return skip_space(text, match.end())
-    offset = at
-    name, at = _scan_name(text, at)
-    if text.startswith(b"IS NULL", at):
-        value = Value(ValueKind.NULL, at, at + 7)
-    elif text.startswith(b"IS NOT NULL", at):
-        value = Value(ValueKind.UNKNOWN, at, at + 11)
+        return match.end()
+    name, start, has_value = _scan_name_of_value(text, at)
+    if has_value:
+        value = scan_value(text, start)
+    elif text.startswith(b"IS NULL", start):
+        value = Value(ValueKind.NULL, start, start + 7)
+    elif text.startswith(b"IS NOT NULL", start):
+        value = Value(ValueKind.UNKNOWN, start, start + 11)
     else:
-        value = scan_value(text, _sign(text, at, b"="))
-    statement.old.append(Cell(name, offset, value))
-    return skip_space(text, value.end)
+        raise Defect(Reason.SYNTAX, start)
+    statement.old.append(Cell(name, at, value))
+    return value.end
 
 
 def _end(text: bytes, at: int) -> None:
@@ -297,7 +305,7 @@ def scan_value(text: bytes, at: int) -> Value:
         match = _STRING.match(text, at)
         if match is None:
             raise Defect(Reason.SYNTAX, at)
-        return Value(ValueKind.QUOTED, at, match.end(), match.start(1), match.end(1))
+        return Value(ValueKind.QUOTED, at, match.end(), *match.span(1))
     if lead in _FUNCTION_LEADS:
         match = _OPENING.match(text, at)
         kind = _FUNCTIONS.get(match[1]) if match is not None else None
@@ -341,11 +349,11 @@ def _scan_function(text: bytes, start: int, at: int, kind: ValueKind) -> Value:
 
 def _scan_argument(text: bytes, at: int) -> tuple[int, int, int]:
     """Return begin and end of a quoted text, and the offset of what follows it."""
-    at = skip_space(text, at)
-    match = _STRING.match(text, at)
+    match = _ARGUMENT.match(text, at)
     if match is None:
-        raise Defect(Reason.SYNTAX, at)
-    return match.start(1), match.end(1), skip_space(text, match.end())
+        raise Defect(Reason.SYNTAX, skip_space(text, at))
+    first, last = match.span(1)
+    return first, last, match.end()
 
 
 def unistr_texts(text: bytes, value: Value) -> list[bytes]:
