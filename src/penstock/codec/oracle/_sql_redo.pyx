@@ -67,6 +67,7 @@ cdef enum:
     BAD_TEXT = 14
     BAD_TOO_LONG = 15
     BAD_UNBOUND = 16
+    BAD_UNTOLD = 20
 
 cdef enum:
     GROUP = 1024  # rows whose texts are looked up at a time
@@ -133,6 +134,7 @@ cdef class _Binding:
     cdef int plan(self, Cell* cell, planned) except -1:
         cell.how = planned.how
         cell.is_text = planned.neutral == "string"
+        cell.may_be_large = planned.may_be_large
         cell.precision = planned.precision
         cell.scale = planned.scale
         if planned.neutral in _BITS:

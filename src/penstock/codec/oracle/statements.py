@@ -12,9 +12,9 @@ end with a semicolon; both depend on the server's options. A value is one of:
     TO_TIMESTAMP_TZ('..')  TO_YMINTERVAL('..')  TO_DSINTERVAL('..')
     LM_EMPTY_STRING  Unsupported Type  XMLType(:1)  /* JSON */ v
 
-The last line has the values that the statement does not tell. The specification of the kernel's
-scan; offsets are bytes of the statement in UTF-8. Follows the reference, sections 6 and 1a O6. Not
-here: the values (`literals`).
+The last line has the values that the statement does not tell; whether a column may have one depends
+on its type (`sql_redo`). The specification of the kernel's scan; offsets are bytes of the statement
+in UTF-8. Follows the reference, sections 6 and 1a O6. Not here: the values (`literals`).
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ class ValueKind(IntEnum):
     EMPTY_CLOB = 11
     EMPTY_BLOB = 12
     UNKNOWN = 13  # the statement does not tell the value
+    UNSUPPORTED = 14  # the server does not show it
+
+
+UNTOLD = frozenset((ValueKind.UNKNOWN, ValueKind.UNSUPPORTED))
+"""Forms of values that are not in the statement."""
 
 
 class Value(msgspec.Struct, frozen=True, gc=False):
@@ -128,7 +133,7 @@ _WORDS = (
     (b"EMPTY_CLOB()", ValueKind.EMPTY_CLOB),
     (b"EMPTY_BLOB()", ValueKind.EMPTY_BLOB),
     (b"LM_EMPTY_STRING", ValueKind.UNKNOWN),
-    (b"Unsupported Type", ValueKind.UNKNOWN),
+    (b"Unsupported Type", ValueKind.UNSUPPORTED),
     (b"XMLType(:1)", ValueKind.UNKNOWN),
 )
 _JSON = b"/* JSON */"

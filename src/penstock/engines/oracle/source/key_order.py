@@ -15,7 +15,7 @@ from msgspec import structs
 
 from penstock.codec.oracle.mined_rows import Operation
 from penstock.codec.oracle.redo_outcome import Defect
-from penstock.codec.oracle.statements import Statement, ValueKind, scan_statement
+from penstock.codec.oracle.statements import UNTOLD, Statement, ValueKind, scan_statement
 from penstock.engines.oracle.source.entries import MISMATCH, UNREADABLE, Entry
 from penstock.engines.oracle.source.errors import RELOAD, KeysSwapped
 
@@ -188,9 +188,7 @@ def _insert_text(move: _Move, key: TableKey) -> str:
     text = move.entry.text.encode()
     statement = scan_statement(text)
     cells = {cell.name.decode(): cell.value for cell in (*statement.old, *statement.new)}
-    lacking = [
-        one for one in key.columns if one not in cells or cells[one].kind is ValueKind.UNKNOWN
-    ]
+    lacking = [one for one in key.columns if one not in cells or cells[one].kind in UNTOLD]
     if lacking:
         raise KeysSwapped(
             f"one statement exchanged keys of {_name_table(statement)} at SCN "
