@@ -206,7 +206,9 @@ class Emission:
 
     def _name(self, entry: Entry) -> Entry:
         if entry.code & UNREADABLE:
-            raise redo_error(entry.code >> REASON_BITS, 0, entry)
+            table = self._shapes.table_of(entry.table)
+            relation = self._shapes.relations.get(table)
+            raise redo_error(entry.code >> REASON_BITS, 0, entry, relation=relation)
         read = self._read_lob(self._position >> 64)
 
         def read_large(column: str) -> str:

@@ -30,6 +30,9 @@ LOBS = frozenset(
 LONG_STRINGS = frozenset(
     (Operation.LONG_STRING_BEGIN, Operation.LONG_STRING_WRITE, Operation.LONG_STRING_END)
 )
+_UNSUPPORTED = frozenset(
+    (Operation.UNSUPPORTED, Operation.XML_BEGIN, Operation.XML_WRITE, Operation.XML_END)
+)
 
 
 def classify(code: int, rollback: int, status: int, info: str | None, text: str | None) -> int:
@@ -38,7 +41,7 @@ def classify(code: int, rollback: int, status: int, info: str | None, text: str 
         return code | UNDO if code in CHANGES else -1
     if code in LOBS or code in LONG_STRINGS:
         return code
-    if code == Operation.UNSUPPORTED:
+    if code in _UNSUPPORTED:
         return code | UNREADABLE | Reason.UNSUPPORTED << REASON_BITS
     if code not in CHANGES or not text or text.startswith(TEMPORARY):
         return -1

@@ -190,7 +190,7 @@ class Shapes:
     def alter(self, table: TableName, text: str, position: int) -> None:
         """Note a DDL statement of a captured table that was committed at a position.
 
-        Raises RowsUnlogged if earlier rows have values in a new column that are not known.
+        Raises the errors of `Layouts.alter`.
         """
         self._layouts.alter(table, text, position >> 64, position)
         self._note_layouts()
@@ -255,7 +255,8 @@ class Shapes:
     def bind(self, decoder: Decoder, entry: Entry, since: int) -> Relation:
         """Bind the table version of a row to its relation. since: position where it may begin.
 
-        Raises StatementInterrupted if the table is not in the catalogue any more.
+        Raises StatementInterrupted if the table is not in the catalogue any more, and RowsUnlogged
+        if its columns are not known.
         """
         number = entry.table
         version = self._find_version(entry, since)
@@ -280,6 +281,7 @@ class Shapes:
             since = layout.position or since
             return self._keep_version(entry.table, layout.relation, layout.columns, since)
         if table not in self._tables or present is None:
+            self._layouts.check_clear(table)
             raise StatementInterrupted(
                 f"{table} is not in the catalogue, where it was just now",
                 hint="Nothing to do: the redo is read again.",
