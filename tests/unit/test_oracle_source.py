@@ -38,6 +38,7 @@ from penstock.engines.oracle.source.relations import read_default
 from penstock.engines.oracle.source.undo import find_survivors
 from penstock.host.files import REAL_FILES
 from penstock.model import FlushPoint, MarkerKind, Relation, TableName
+from penstock.model.table_requests import REQUESTS_FILE, Capture, TableRequest, TableRequests
 from sim_oracle.database import Database
 from sim_oracle.driver_servers import install
 from sim_oracle.session import Server
@@ -713,6 +714,14 @@ def test_a_type_that_logminer_lacks(database: Database, open_log: Open) -> None:
         log.catch_up()
 
 
+def remove(log: RedoLog, name: str) -> None:
+    """Request that a table is not captured any more, and follow the others by a new process."""
+    request = TableRequest(table=TableName("SHOP", name), capture=Capture.REMOVED, capture_id=1)
+    log.states.save(REQUESTS_FILE, TableRequests(serial=1, tables=(request,)))
+    log.start()
+    log.catch_up()
+
+
 def test_documents_that_logminer_shows_in_parts(database: Database, open_log: Open) -> None:
     """A change with XML ends the log with the table's name, unless it was rolled back."""
     table = database.add_table("SHOP", "DOCS", {"ID": "NUMBER(10)", "X": "XMLTYPE"}, key=["ID"])
@@ -730,6 +739,9 @@ def test_documents_that_logminer_shows_in_parts(database: Database, open_log: Op
     assert caught.value.fields["scn"] <= scn
     assert "penstock table remove" in (caught.value.hint or "")
     assert rows(log) == []
+    commit(database, 3, "c")
+    remove(log, "DOCS")
+    assert rows(log) == [("I", 3, "c")]
 
 
 @pytest.mark.parametrize("kind", ["XMLTYPE", "JSON", "BOOLEAN"])
@@ -745,7 +757,10 @@ def test_a_column_that_logminer_does_not_show(
         log.catch_up()
     assert caught.value.fields["table"] == "SHOP.T"
     assert "penstock table remove" in (caught.value.hint or "")
-    assert rows(log) in ([], [("I", 1, "a")])
+    before = rows(log)
+    assert before in ([], [("I", 1, "a")])
+    remove(log, "T")
+    assert rows(log) == before
 
 
 def test_a_statement_that_takes_a_table_out_of_the_capture(
