@@ -58,6 +58,7 @@ else:
     COMPILED = True
 
 _GENERIC_PREFIX = b"COL "
+_NULL, _UNSUPPORTED = ValueKind.NULL, ValueKind.UNSUPPORTED
 
 
 class _Widen(Exception):
@@ -120,7 +121,7 @@ class _Images:
                     continue
                 raise Defect(Reason.UNTOLD, value.start, column)
         for column, value in enumerate(self.old):
-            if value is not None and value.kind is ValueKind.UNSUPPORTED:
+            if value is not None and value.kind is _UNSUPPORTED:
                 if plans[column].how is How.UNREAD or plans[column].may_be_large:
                     continue
                 raise Defect(Reason.UNTOLD, value.start, column)
@@ -152,7 +153,7 @@ class _Images:
 
     def _spell(self, value: Value) -> bytes:
         """Return the value's text; `IS NULL` and `NULL` are equal."""
-        return b"" if value.kind is ValueKind.NULL else self.text[value.start : value.end]
+        return b"" if value.kind is _NULL else self.text[value.start : value.end]
 
     def after(self) -> tuple[list[Any], list[int]]:
         """Return the after image and the absent columns. Raises Defect and _Widen."""
@@ -162,7 +163,7 @@ class _Images:
             value = self.old[column] if new is None else new
             if not _is_told(value):
                 absent.append(column)
-            elif value.kind is not ValueKind.NULL:
+            elif value.kind is not _NULL:
                 shown[column] = self.read(column, value)
         return shown, absent
 

@@ -50,6 +50,8 @@ LARGE_SHARE = 16  # a transaction with this part of the memory is written before
 _PARTIAL = b"\xff\xff\xff\xff"
 _NO_XID = bytes(8)
 _CORRUPT = 1343
+_MISSING_SCN, _START = int(Operation.MISSING_SCN), int(Operation.START)
+_COMMIT = int(Operation.COMMIT)
 
 Row = tuple[Any, ...]
 """Columns of `statements.CONTENTS`."""
@@ -187,7 +189,7 @@ class Assembly:
     def _add_other(self, row: Row, transaction: Transaction | None, text: str | None) -> None:
         """Take any row but a plain change of a transaction whose START was seen."""
         scn, xid, pxid, code, rollback, _, status, thread = row[:8]
-        if status == _CORRUPT or code == Operation.MISSING_SCN:
+        if status == _CORRUPT or code == _MISSING_SCN:
             raise RedoUnreadable(
                 f"LogMiner could not read redo at SCN {scn} of thread {thread}: "
                 f"{row[14] or 'MISSING_SCN'}",
@@ -195,7 +197,7 @@ class Assembly:
                 "tables again: penstock reset --target, then penstock run.",
                 scn=scn,
             )
-        if code == Operation.START:
+        if code == _START:
             self._begin(row)
             return
         if transaction is None and xid[4:] == _PARTIAL:
@@ -203,7 +205,7 @@ class Assembly:
             if found is None:
                 return  # it ended before the window, or has no row in it
             transaction = self._open.get(found)
-        if code == Operation.COMMIT:
+        if code == _COMMIT:
             self._commit(row, transaction)
         elif code == Operation.ROLLBACK:
             self._forget(transaction)
