@@ -161,7 +161,7 @@ class _Images:
         absent: list[int] = []
         for column, new in enumerate(self.new):
             value = self.old[column] if new is None else new
-            if not _is_told(value):
+            if value is None or value.kind in UNTOLD:
                 absent.append(column)
             elif value.kind is not _NULL:
                 shown[column] = self.read(column, value)
