@@ -232,7 +232,7 @@ def test_a_value_that_the_server_hides(kind: Any, form: str, column: str, value:
 
 
 def test_a_hidden_value_of_a_large_object_is_unchanged(kind: Any) -> None:
-    """Nothing is lost by it: a statement never has its old value."""
+    """Conditions lack it in any case, so it counts as absent."""
     (update,) = decode(kind, W_ONE.format("C", HIDDEN))
     assert (update["after"]["B"], update["absent"]) == (3, b"\x0a")
     (delete,) = decode(kind, D_ONE.format("C", HIDDEN))
