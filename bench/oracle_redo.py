@@ -45,12 +45,16 @@ class Redo:
         self.end = FIRST_SCN + -(-count // size) + 1
         self.peak_kib = 0
 
-    def rows(self) -> Iterator[list[Row]]:
-        """Yield the rows, in lists as `fetchmany` returns them."""
+    def rows(self, low: int = 0, high: int = HUGE) -> Iterator[list[Row]]:
+        """Yield the rows of a window, in lists as `fetchmany` returns them.
+
+        Transactions that begin or end outside of it are whole.
+        """
         part: list[Row] = []
         texts, size = self._texts, self._size
-        for number, first in enumerate(range(0, self._count, size)):
-            xid, scn = xid_of(number), FIRST_SCN + number
+        begin, end = max(low - FIRST_SCN - 1, 0), min(high - FIRST_SCN + 1, -(-self._count // size))
+        for number in range(begin, end):
+            first, xid, scn = number * size, xid_of(number), FIRST_SCN + number
             part.append((*_ends(scn, xid, 6), "set transaction read write"))
             for at in range(first, min(first + size, self._count)):
                 text = texts[at % len(texts)]
@@ -108,7 +112,7 @@ class Connection:
 
     def rows(self, _sql: str, **_: Any) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows of the window."""
-        for part in self._redo.rows():
+        for part in self._redo.rows(self._low, self._high):
             if part and self._low <= part[0][0] and part[-1][0] <= self._high:
                 yield part
             else:

@@ -116,7 +116,7 @@ GOOD: dict[str, st.SearchStrategy[str]] = {
     "C_TS6": st.datetimes().map(
         lambda moment: f"TO_TIMESTAMP('{moment.isoformat(' ', 'microseconds')}000')"
     ),
-    "C_CLOB": st.sampled_from(["EMPTY_CLOB()", "'short'", "Unsupported Type"]),
+    "C_CLOB": st.sampled_from(["EMPTY_CLOB()", "'short'", "LM_EMPTY_STRING"]),
     "SYS_NC00026$": st.just("'x'"),
 }
 

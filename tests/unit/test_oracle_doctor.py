@@ -196,6 +196,11 @@ def match_temporary(case: Case) -> None:
     case.add("G", key=["ID"], is_temporary=True)
 
 
+def match_documents(case: Case) -> None:
+    """Match a table with XML."""
+    case.add("D", {"ID": "NUMBER(10)", "X": "XMLTYPE"}, key=["ID"])
+
+
 def forget_key(case: Case) -> None:
     """Have a table without a key, with a large column."""
     case.add("K", {"A": "NUMBER", "C": "CLOB"})
@@ -269,6 +274,7 @@ def deny_statement(number: int, text: str) -> Callable[[Case], None]:
         (set_up("character_set", "WE8MSWIN1252"), "OR009", "W", "WE8MSWIN1252", "catch up"),
         (add_instance, "OR012", "I", "1, 2", ""),
         (match_temporary, "OR011", "I", "SHOP.G", '"!SHOP.G"'),
+        (match_documents, "OR011", "W", "SHOP.D: it has a column that the log", '"!SHOP.D"'),
         (set_up("version", "12.1.0.2.0"), "OR013", "E", "12.1", "upgrade"),
         (set_up("version", "29.1.0.0.0"), "OR013", "W", "29.1", ""),
         (forget_key, "OR014", "W", "large columns C", "PRIMARY KEY"),

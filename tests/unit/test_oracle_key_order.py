@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec import structs
 
 from penstock.codec.oracle.mined_rows import Operation
 from penstock.codec.oracle.statements import scan_statement
@@ -80,7 +81,7 @@ def test_a_circle_without_all_columns() -> None:
 def test_an_update_that_does_not_move() -> None:
     """A key that is set to itself does not move, whatever texts the row has."""
     same = move(1, 1)
-    quoted = move(2, 2, value='"ID" = ')._replace(row_id="row2")
+    quoted = structs.replace(move(2, 2, value='"ID" = '), row_id="row2")
     assert list(order_moves([same, quoted, move(3, 4)], lambda _: KEY)) == [
         same, quoted, move(3, 4),
     ]  # fmt: skip

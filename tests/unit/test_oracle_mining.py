@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from harness.twins.oracle_rows import make_relation, row_of, sample_rows
 from penstock.codec.oracle.lob_statements import (
@@ -34,12 +35,12 @@ def test_a_statement_may_be_cut_anywhere() -> None:
     for cut in range(1, len(LONG)):
         joiner = PieceJoiner()
         pieces = [LONG[:cut], "", LONG[cut:]]
-        rows = [row_of(piece)._replace(rs_id=f" {at} ") for at, piece in enumerate(pieces)]
+        rows = [structs.replace(row_of(piece), rs_id=f" {at} ") for at, piece in enumerate(pieces)]
         assert joiner.add(rows[0], operation=1, is_continued=True) is None
         assert joiner.first is rows[0]
         assert joiner.add(rows[1], operation=1, is_continued=True) is None
         whole = joiner.add(rows[2], operation=1, is_continued=False)
-        assert whole == rows[0]._replace(text=LONG)
+        assert whole == structs.replace(rows[0], text=LONG)
         joiner.close()
         decoder = Decoder()
         decoder.bind(1, relation)
@@ -56,7 +57,7 @@ def test_a_foreign_row_is_not_the_next_piece(changes: dict[str, Any], operation:
     joiner = PieceJoiner()
     joiner.add(row_of("insert"), operation=1, is_continued=True)
     with pytest.raises(RedoBroken, match=r"pieces do not follow.*SCN 8800153, XID 0A0007008"):
-        joiner.add(row_of("x")._replace(**changes), operation=operation, is_continued=False)
+        joiner.add(structs.replace(row_of("x"), **changes), operation=operation, is_continued=False)
 
 
 def test_the_end_of_a_window_needs_whole_statements() -> None:

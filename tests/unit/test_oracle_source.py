@@ -18,6 +18,7 @@ from penstock.codec.oracle.redo_outcome import (
     RedoUnsupported,
 )
 from penstock.codec.oracle.scn import OraclePosition
+from penstock.engines.oracle.reading.catalog import TableNotCapturable
 from penstock.engines.oracle.source.assembly import Assembly, Limits
 from penstock.engines.oracle.source.entries import Entry, Frame, Spill
 from penstock.engines.oracle.source.errors import (
@@ -37,6 +38,7 @@ from penstock.engines.oracle.source.relations import read_default
 from penstock.engines.oracle.source.undo import find_survivors
 from penstock.host.files import REAL_FILES
 from penstock.model import FlushPoint, MarkerKind, Relation, TableName
+from penstock.model.table_requests import REQUESTS_FILE, Capture, TableRequest, TableRequests
 from sim_oracle.database import Database
 from sim_oracle.driver_servers import install
 from sim_oracle.session import Server
@@ -709,6 +711,68 @@ def test_a_type_that_logminer_lacks(database: Database, open_log: Open) -> None:
     transaction.insert(table, {"ID": 1, "F": True})
     transaction.commit()
     with pytest.raises(RedoUnsupported):
+        log.catch_up()
+
+
+def remove(log: RedoLog, name: str) -> None:
+    """Request that a table is not captured any more, and follow the others by a new process."""
+    request = TableRequest(table=TableName("SHOP", name), capture=Capture.REMOVED, capture_id=1)
+    log.states.save(REQUESTS_FILE, TableRequests(serial=1, tables=(request,)))
+    log.start()
+    log.catch_up()
+
+
+def test_documents_that_logminer_shows_in_parts(database: Database, open_log: Open) -> None:
+    """A change with XML ends the log with the table's name, unless it was rolled back."""
+    table = database.add_table("SHOP", "DOCS", {"ID": "NUMBER(10)", "X": "XMLTYPE"}, key=["ID"])
+    log = open_log()
+    transaction = database.begin()
+    transaction.insert(table, {"ID": 1, "X": "<a/>"})
+    transaction.rollback()
+    log.catch_up()
+    transaction = database.begin()
+    transaction.insert(table, {"ID": 2, "X": "<a/>"})
+    scn = transaction.commit()
+    with pytest.raises(RedoUnsupported, match=r"SHOP\.DOCS.*SCN [0-9]+, XID [0-9A-F]+") as caught:
+        log.catch_up()
+    assert caught.value.fields["table"] == "SHOP.DOCS"
+    assert caught.value.fields["scn"] <= scn
+    assert "penstock table remove" in (caught.value.hint or "")
+    assert rows(log) == []
+    commit(database, 3, "c")
+    remove(log, "DOCS")
+    assert rows(log) == [("I", 3, "c")]
+
+
+@pytest.mark.parametrize("kind", ["XMLTYPE", "JSON", "BOOLEAN"])
+def test_a_column_that_logminer_does_not_show(
+    database: Database, open_log: Open, kind: str
+) -> None:
+    """A captured table that gets one is refused at the statement: its values would be missing."""
+    log, table = open_log(), database.table("SHOP", "T")
+    commit(database, 1, "a")
+    database.add_column(table, "X", kind)
+    commit(database, 2, "b")
+    with pytest.raises(TableNotCapturable, match=rf"SHOP\.T.*SCN [0-9]+.*X {kind}") as caught:
+        log.catch_up()
+    assert caught.value.fields["table"] == "SHOP.T"
+    assert "penstock table remove" in (caught.value.hint or "")
+    before = rows(log)
+    assert before in ([], [("I", 1, "a")])
+    remove(log, "T")
+    assert rows(log) == before
+
+
+def test_a_statement_that_takes_a_table_out_of_the_capture(
+    database: Database, open_log: Open
+) -> None:
+    """A text that is not understood ends the log if the catalogue does not tell the columns."""
+    database.add_table("SHOP", "U", dict(T), key=["ID"])
+    log, table = open_log(), database.table("SHOP", "T")
+    database.add_column(table, "X", "XMLTYPE", "alter table SHOP.T add (X SYS.XMLTYPE)")
+    log.takes = lambda one: one.name == "U"  # the other one has a column that is not shown
+    commit(database, 2, "b")
+    with pytest.raises(RowsUnlogged, match=r"SHOP\.T in a way that is not understood.*SYS\.XML"):
         log.catch_up()
 
 

@@ -306,7 +306,13 @@ VALUES = {
         "UNISTR('a')||UNISTR( 'b' )",
         "UNISTR('|| ''|| ')",
     ),
-    "C_RAW": ("HEXTORAW('deadBEEF')", "HEXTORAW('abc')", "HEXTORAW('')", "HEXTORAW('zz')"),
+    "C_RAW": (
+        "HEXTORAW('deadBEEF')",
+        "HEXTORAW('abc')",
+        "HEXTORAW('')",
+        "HEXTORAW('zz')",
+        "Unsupported Type",
+    ),
     "C_DATE": (
         "TO_DATE('2026-02-28 13:45:59', 'YYYY-MM-DD HH24:MI:SS')",
         "TO_DATE('-0044-03-15 00:00:00', 'SYYYY-MM-DD HH24:MI:SS')",

@@ -15,6 +15,7 @@ cdef int scan_row(
     Scan* scan, Bound* bound, const uint8_t* text, int64_t size
 ) noexcept nogil:
     """Note the literals of a statement and check that it has what identifies the row."""
+    cdef int status
     scan.text = text
     scan.size = size
     scan.bound = bound
@@ -28,11 +29,31 @@ cdef int scan_row(
     if scan.name_trouble.reason:
         scan.trouble = scan.name_trouble
         return FAILED
-    return check_row(scan, bound)
+    status = check_told(scan, bound)
+    return status if status != GO_ON else check_row(scan, bound)
 
 
 cdef inline bint is_told(Literal* literal) noexcept nogil:
-    return literal.form != 0 and literal.form != FORM_UNKNOWN
+    return literal.form != 0 and literal.form < FORM_UNKNOWN
+
+
+cdef int check_told(Scan* scan, Bound* bound) noexcept nogil:
+    """Refuse a value that the statement hides, unless the type of its column explains that."""
+    cdef int i
+    cdef Literal* literal
+    for i in range(bound.count):
+        literal = &bound.new[i]
+        if literal.form < FORM_UNKNOWN or bound.cells[i].how == HOW_UNREAD:
+            continue
+        if literal.form == FORM_UNSUPPORTED or not bound.cells[i].may_be_large:
+            return fail(scan, BAD_UNTOLD, literal.start, i)
+    for i in range(bound.count):
+        literal = &bound.old[i]
+        if literal.form != FORM_UNSUPPORTED or bound.cells[i].how == HOW_UNREAD:
+            continue
+        if not bound.cells[i].may_be_large:
+            return fail(scan, BAD_UNTOLD, literal.start, i)
+    return GO_ON
 
 
 cdef int check_row(Scan* scan, Bound* bound) noexcept nogil:
@@ -50,7 +71,7 @@ cdef int check_row(Scan* scan, Bound* bound) noexcept nogil:
             return fail(scan, BAD_BEFORE, 0, bound.before[i])
     if scan.op == c'U':
         for i in range(bound.count):
-            if bound.table.in_key[i] and bound.new[i].form == FORM_UNKNOWN:
+            if bound.table.in_key[i] and bound.new[i].form >= FORM_UNKNOWN:
                 return fail(scan, BAD_BEFORE, 0, i)
     return GO_ON
 

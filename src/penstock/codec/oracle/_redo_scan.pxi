@@ -15,6 +15,7 @@ cdef enum Form:
     FORM_EMPTY_CLOB = 11
     FORM_EMPTY_BLOB = 12
     FORM_UNKNOWN = 13
+    FORM_UNSUPPORTED = 14
 
 
 cdef struct Literal:
@@ -309,7 +310,7 @@ cdef int64_t scan_value(Scan* scan, int64_t at, Literal* literal) noexcept nogil
     if end == 0:
         end = scan_word(scan, at, b"LM_EMPTY_STRING", 15, FORM_UNKNOWN, literal)
     if end == 0:
-        end = scan_word(scan, at, b"Unsupported Type", 16, FORM_UNKNOWN, literal)
+        end = scan_word(scan, at, b"Unsupported Type", 16, FORM_UNSUPPORTED, literal)
     if end == 0:
         end = scan_word(scan, at, b"XMLType(:1)", 11, FORM_UNKNOWN, literal)
     if end == 0 and starts(scan, at, b"/* JSON */", 10):

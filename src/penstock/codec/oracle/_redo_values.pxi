@@ -32,6 +32,7 @@ cdef enum:
 cdef struct Cell:
     int how
     bint is_text  # the column is kept as text
+    bint may_be_large  # statements lack some values
     int precision
     int scale
     int64_t least  # of a whole number

@@ -67,6 +67,7 @@ cdef enum:
     BAD_TEXT = 14
     BAD_TOO_LONG = 15
     BAD_UNBOUND = 16
+    BAD_UNTOLD = 20
 
 cdef enum:
     GROUP = 1024  # rows whose texts are looked up at a time
@@ -133,6 +134,7 @@ cdef class _Binding:
     cdef int plan(self, Cell* cell, planned) except -1:
         cell.how = planned.how
         cell.is_text = planned.neutral == "string"
+        cell.may_be_large = planned.may_be_large
         cell.precision = planned.precision
         cell.scale = planned.scale
         if planned.neutral in _BITS:
@@ -233,11 +235,11 @@ cdef class Decoder:
         cdef _Binding binding = None
         for i in range(count):
             row = group[i]
-            if binding is None or row[0] != binding.table:
-                binding = self._bindings.get(row[0])
+            if binding is None or row.table != binding.table:
+                binding = self._bindings.get(row.table)
             texts[i].bound = &binding.bound if binding is not None else NULL
             try:
-                texts[i].data = <const uint8_t*>PyUnicode_AsUTF8AndSize(row[1], &size)
+                texts[i].data = <const uint8_t*>PyUnicode_AsUTF8AndSize(row.text, &size)
                 texts[i].size = size
             except UnicodeEncodeError:
                 texts[i].data = NULL
@@ -300,9 +302,9 @@ cdef class Decoder:
         if status >= 0:
             self.stop = _STOPS[status]
             if status == STOP_WIDEN:
-                self.widen = (row[0], trouble.column)
+                self.widen = (row.table, trouble.column)
             return 0
-        binding = self._bindings.get(row[0])
+        binding = self._bindings.get(row.table)
         raise redo_error(
             trouble.reason,
             trouble.offset,

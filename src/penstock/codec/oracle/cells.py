@@ -42,12 +42,14 @@ class Plan:
         neutral: type of the column in the log.
         precision: digits of a decimal; 0 for another type.
         scale: digits after its point.
+        may_be_large: whether the type has values that statements lack, which follow in other rows.
     """
 
     how: How
     neutral: str
     precision: int = 0
     scale: int = 0
+    may_be_large: bool = False
 
 
 _BY_BASE = {
@@ -92,7 +94,7 @@ def plan_column(column: Column) -> Plan:
         return Plan(How.FLOAT_TEXT, neutral)
     if how is not How.UNREAD and neutral not in _NEUTRALS[how]:
         raise _unfit(column)
-    return Plan(how, neutral)
+    return Plan(how, neutral, may_be_large=kind.may_be_large)
 
 
 def _plan_number(neutral: str, column: Column) -> Plan:

@@ -21,6 +21,7 @@ from penstock.codec.oracle.redo_outcome import Defect, Reason
 from penstock.codec.oracle.statements import (
     DELETE,
     INSERT,
+    UNTOLD,
     Cell,
     Statement,
     Value,
@@ -130,7 +131,7 @@ def _print_value(data: bytes, value: Value, kind: OracleType, known: TableColumn
     if value.kind in (ValueKind.EMPTY_CLOB, ValueKind.EMPTY_BLOB):
         return data[value.start : value.end].decode()
     text = data[value.start : value.end].decode()
-    if value.kind is ValueKind.UNKNOWN and (kind.is_large or text == LATER_TEXT):
+    if value.kind in UNTOLD and (kind.is_large or text == LATER_TEXT):
         return text
     raise Defect(Reason.IMAGE, value.start)  # a value left out would be taken for an unchanged one
 

@@ -25,7 +25,11 @@ from penstock.codec.oracle.values import FormatUnknown, Malformed, NotUnicode
 
 _HEX = re.compile(rb"(?:[0-9A-Fa-f]{2})*")
 _PART = re.compile(rb"[^\\]+|\\(?:\\|[0-9A-Fa-f]{4})?")
+# Members by names of their own, as in `statements`.
+_NULL, _QUOTED, _EMPTY_CLOB = ValueKind.NULL, ValueKind.QUOTED, ValueKind.EMPTY_CLOB
+_LOCAL, _ZONED = How.LOCAL, How.ZONED
 _PRINTED = (ValueKind.QUOTED, ValueKind.NUMBER)
+_TEXTS = (ValueKind.QUOTED, ValueKind.UNISTR, ValueKind.EMPTY_CLOB)
 _MASKS = {
     ValueKind.DATE: DATE_MASKS,
     ValueKind.TIMESTAMP: TIMESTAMP_MASKS,
@@ -49,7 +53,7 @@ def read_value(text: bytes, value: Value, plan: Plan) -> Any:
         NotUnicode: A text has half of a pair of UTF-16.
         Unfit: The neutral type cannot hold it.
     """
-    if value.kind is ValueKind.NULL:
+    if value.kind is _NULL:
         return None
     return _READERS[plan.how](text, value, plan)
 
@@ -75,10 +79,10 @@ def _read_float_text(text: bytes, _: Plan) -> str:
 
 
 def _read_text(text: bytes, value: Value, _: Plan) -> str | None:
-    _need(value, ValueKind.QUOTED, ValueKind.UNISTR, ValueKind.EMPTY_CLOB)
-    if value.kind is ValueKind.EMPTY_CLOB:
+    _need(value, *_TEXTS)
+    if value.kind is _EMPTY_CLOB:
         return ""
-    if value.kind is ValueKind.QUOTED:
+    if value.kind is _QUOTED:
         return unquote(text[value.first : value.last]).decode() or None
     return read_unistr(unistr_texts(text, value)) or None
 
@@ -140,9 +144,9 @@ def _read_moment(kind: ValueKind) -> Callable[[bytes, Value, Plan], Any]:
         if not printed:
             return None
         moment = parse_moment(printed)
-        if plan.how is How.LOCAL:
+        if plan.how is _LOCAL:
             moment = moment._replace(offset=moment.offset or 0)  # the sessions' zone is UTC
-        elif (moment.offset is None) is (plan.how is How.ZONED):
+        elif (moment.offset is None) is (plan.how is _ZONED):
             raise FormatUnknown
         return text_of(moment) if plan.neutral == "string" else microseconds_of(moment)
 

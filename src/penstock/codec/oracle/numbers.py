@@ -146,8 +146,7 @@ def read_float(text: bytes, neutral: str) -> float:
         return value
     if neutral == "float32" and math.isfinite(value):
         value = _round_to_single(value, plain)
-    is_zero = not any(digit in b"123456789" for digit in plain.partition(b"e")[0])
-    if math.isinf(value) or (value == 0 and not is_zero):
+    if math.isinf(value) or (value == 0 and plain.partition(b"e")[0].strip(b"-0.")):
         raise Unfit
     return value
 

@@ -8,6 +8,8 @@ RS_ID and the row id are those of the first row. Pure.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from penstock.codec.oracle.redo_outcome import (
     STATEMENT_BYTES_MAX,
     Reason,
@@ -57,7 +59,7 @@ class PieceJoiner:
             raise redo_error(Reason.TOO_LONG, self._size, first)
         if is_continued:
             return None
-        whole = first._replace(text="".join(self._texts))
+        whole = replace(first, text="".join(self._texts))
         self.forget()
         return whole
 

@@ -7,7 +7,9 @@ messages cannot differ between them. Not here: the decoding (`sql_redo`, `_sql_r
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from penstock.codec.errors import DecodeError
 
@@ -50,10 +52,13 @@ class Reason(IntEnum):
     PIECES = 17
     LOB = 18
     IMAGE = 19
+    UNTOLD = 20
 
 
-class RedoRow(NamedTuple):
+class RedoRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A row of V$LOGMNR_CONTENTS with its whole statement.
+
+    The garbage collector does not look at it, since millions of them wait for their commits.
 
     Attributes:
         table: number under which its table is bound (`Decoder.bind`).
@@ -89,7 +94,7 @@ class RedoUnlogged(RedoBroken):
 
 
 class RedoUnsupported(RedoBroken):
-    """LogMiner does not support the row's table, so it has no statement."""
+    """LogMiner does not support the row's table or the type of a column, and hides its values."""
 
     code = "DC82"
     retry = "operator"
@@ -136,13 +141,16 @@ _PHRASES: dict[Reason, str] = {
     Reason.PIECES: "statement whose pieces do not follow each other",
     Reason.LOB: "statement for a large object of an unknown form",
     Reason.IMAGE: "value of an unknown internal form",
+    Reason.UNTOLD: "value that LogMiner does not show",
 }
 _LOGGING_HINT = (
     "Run `ALTER TABLE OWNER.TABLE ADD SUPPLEMENTAL LOG DATA (ALL) COLUMNS`, then load the table "
     "again: the row cannot be recovered from the log."
 )
-_SUPPORT_HINT = "Leave the table out of [source] tables, or the column if the table's other \
-columns are supported."
+_SUPPORT_HINT = (
+    "Run `penstock table remove FILE OWNER.TABLE` to continue without the table. To follow it "
+    "again, give the column another type, then run `penstock table add FILE OWNER.TABLE`."
+)
 _HINT = (
     "Report the reason with the version of the server. Select the row from V$LOGMNR_CONTENTS by "
     "SCN, XID and RS_ID to see the statement."
@@ -152,6 +160,7 @@ _CLASSES: dict[Reason, tuple[type[RedoBroken], str]] = {
     Reason.BEFORE: (RedoUnlogged, _LOGGING_HINT),
     Reason.UNSUPPORTED: (RedoUnsupported, _SUPPORT_HINT),
     Reason.TEMPORARY: (RedoUnsupported, _SUPPORT_HINT),
+    Reason.UNTOLD: (RedoUnsupported, _SUPPORT_HINT),
     Reason.NO_COLUMNS: (RedoUnsupported, _SUPPORT_HINT),
     Reason.DICTIONARY: (
         DictionaryMismatch,

@@ -9,9 +9,11 @@ have one class `Decoder` with the same results, stops and errors; `make_decoder`
     decoder.stop, decoder.widen              # why it stopped before the last row, if it did
     decoder.take()                           # batches of the rows so far
 
-An insert's after image has its values. An update's is WHERE overlaid with SET; a column in neither,
-or whose value the statement does not tell, is absent. A before image is WHERE. Not here: the order
-of rows and their undoing, which need more than the statements; large objects (`lob_statements`).
+An insert's after image has its values. An update's is WHERE overlaid with SET; a column in neither
+is absent. So is one whose value the statement does not tell, if its type explains that: a large
+object has rows of its own. Without such a reason the row is refused. A before image is WHERE. Not
+here: the order of rows and their undoing, which need more than the statements; large objects
+(`lob_statements`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from penstock.codec.oracle.cells import Plan, plan_columns
+from penstock.codec.oracle.cells import How, Plan, plan_columns
 from penstock.codec.oracle.literals import read_value
 from penstock.codec.oracle.redo_outcome import (
     BYTE_LIMIT_DEFAULT,
@@ -36,6 +38,7 @@ from penstock.codec.oracle.redo_outcome import (
 from penstock.codec.oracle.statements import (
     DELETE,
     INSERT,
+    UNTOLD,
     UPDATE,
     Cell,
     Statement,
@@ -55,6 +58,7 @@ else:
     COMPILED = True
 
 _GENERIC_PREFIX = b"COL "
+_NULL, _UNSUPPORTED = ValueKind.NULL, ValueKind.UNSUPPORTED
 
 
 class _Widen(Exception):
@@ -108,6 +112,20 @@ class _Images:
                 raise Defect(Reason.TWICE, cell.offset, place)
             values[place] = cell.value
 
+    def check_told(self) -> None:
+        """Refuse a value that the statement hides, unless the type of its column explains that."""
+        plans = self.binding.plans
+        for column, value in enumerate(self.new):
+            if value is not None and value.kind in UNTOLD and plans[column].how is not How.UNREAD:
+                if value.kind is ValueKind.UNKNOWN and plans[column].may_be_large:
+                    continue
+                raise Defect(Reason.UNTOLD, value.start, column)
+        for column, value in enumerate(self.old):
+            if value is not None and value.kind is _UNSUPPORTED:
+                if plans[column].how is How.UNREAD or plans[column].may_be_large:
+                    continue
+                raise Defect(Reason.UNTOLD, value.start, column)
+
     def check(self) -> None:
         """Refuse a row that lacks a value that identifies it."""
         relation, op = self.binding.relation, self.statement.op
@@ -135,7 +153,7 @@ class _Images:
 
     def _spell(self, value: Value) -> bytes:
         """Return the value's text; `IS NULL` and `NULL` are equal."""
-        return b"" if value.kind is ValueKind.NULL else self.text[value.start : value.end]
+        return b"" if value.kind is _NULL else self.text[value.start : value.end]
 
     def after(self) -> tuple[list[Any], list[int]]:
         """Return the after image and the absent columns. Raises Defect and _Widen."""
@@ -143,9 +161,9 @@ class _Images:
         absent: list[int] = []
         for column, new in enumerate(self.new):
             value = self.old[column] if new is None else new
-            if value is None or value.kind is ValueKind.UNKNOWN:
+            if value is None or value.kind in UNTOLD:
                 absent.append(column)
-            elif value.kind is not ValueKind.NULL:
+            elif value.kind is not _NULL:
                 shown[column] = self.read(column, value)
         return shown, absent
 
@@ -172,7 +190,7 @@ class _Images:
 
 
 def _is_told(value: Value | None) -> bool:
-    return value is not None and value.kind is not ValueKind.UNKNOWN
+    return value is not None and value.kind not in UNTOLD
 
 
 class Decoder:
@@ -270,6 +288,7 @@ class Decoder:
             raise Defect(Reason.TOO_LONG, 0)
         statement = scan_statement(text)
         images = _Images(binding, text, statement)
+        images.check_told()
         images.check()
         op = statement.op
         after, absent = images.after() if op != DELETE else (None, [])

@@ -12,9 +12,9 @@ end with a semicolon; both depend on the server's options. A value is one of:
     TO_TIMESTAMP_TZ('..')  TO_YMINTERVAL('..')  TO_DSINTERVAL('..')
     LM_EMPTY_STRING  Unsupported Type  XMLType(:1)  /* JSON */ v
 
-The last line has the values that the statement does not tell. The specification of the kernel's
-scan; offsets are bytes of the statement in UTF-8. Follows the reference, sections 6 and 1a O6. Not
-here: the values (`literals`).
+The last line has the values that the statement does not tell; whether a column may have one depends
+on its type (`sql_redo`). The specification of the kernel's scan; offsets are bytes of the statement
+in UTF-8. Follows the reference, sections 6 and 1a O6. Not here: the values (`literals`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+
+import msgspec
 
 from penstock.codec.oracle.redo_outcome import Defect, Reason
 
@@ -45,9 +46,14 @@ class ValueKind(IntEnum):
     EMPTY_CLOB = 11
     EMPTY_BLOB = 12
     UNKNOWN = 13  # the statement does not tell the value
+    UNSUPPORTED = 14  # the server does not show it
 
 
-class Value(NamedTuple):
+UNTOLD = frozenset((ValueKind.UNKNOWN, ValueKind.UNSUPPORTED))
+"""Forms of values that are not in the statement."""
+
+
+class Value(msgspec.Struct, frozen=True, gc=False):
     """A value's place in the statement.
 
     Attributes:
@@ -67,7 +73,7 @@ class Value(NamedTuple):
     mask: bytes | None = None
 
 
-class Cell(NamedTuple):
+class Cell(msgspec.Struct, frozen=True, gc=False):
     """A column's name, its offset, and its value."""
 
     name: bytes
@@ -100,10 +106,15 @@ class Statement:
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _WORD_END = frozenset(b" \t\r\n")
-_NAME = re.compile(rb'(?:a\.)?"([^"]+)"[ \t\r\n]*')
+# Signs and words with the blanks around them: one match in place of several calls.
+_NAME_IN_LIST = re.compile(rb'(?:a\.)?"([^"]+)"[ \t\r\n]*(,[ \t\r\n]*)?')
+_NAME_OF_VALUE = re.compile(rb'(?:a\.)?"([^"]+)"[ \t\r\n]*(=[ \t\r\n]*)?')
+_COMMA = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
+_AND = re.compile(rb"[ \t\r\n]*and[ \t\r\n]+")
 _TABLE = re.compile(rb'"([^"]+)"\."([^"]+)"')
 # Possessive: a text whose last quote is missing is not a shorter text.
 _STRING = re.compile(rb"'([^']*+(?:''[^']*+)*+)'")
+_ARGUMENT = re.compile(rb"[ \t\r\n]*'([^']*+(?:''[^']*+)*+)'[ \t\r\n]*")
 _BARE_NUMBER = re.compile(rb"[-.0-9][-+.E0-9]*")
 _OPENING = re.compile(rb"([A-Z_]+)\(")
 _FUNCTIONS = {
@@ -115,6 +126,8 @@ _FUNCTIONS = {
     b"TO_DSINTERVAL": ValueKind.SECONDS,
     b"HEXTORAW": ValueKind.HEX,
 }
+# Members by names of their own: to find one in its class takes longer than a match.
+_QUOTED, _NUMBER, _UNISTR = ValueKind.QUOTED, ValueKind.NUMBER, ValueKind.UNISTR
 _FUNCTION_LEADS = frozenset((b"T", b"U", b"H"))
 _MASKED = frozenset((ValueKind.DATE, ValueKind.TIMESTAMP, ValueKind.ZONED))
 _WORDS = (
@@ -122,7 +135,7 @@ _WORDS = (
     (b"EMPTY_CLOB()", ValueKind.EMPTY_CLOB),
     (b"EMPTY_BLOB()", ValueKind.EMPTY_BLOB),
     (b"LM_EMPTY_STRING", ValueKind.UNKNOWN),
-    (b"Unsupported Type", ValueKind.UNKNOWN),
+    (b"Unsupported Type", ValueKind.UNSUPPORTED),
     (b"XMLType(:1)", ValueKind.UNKNOWN),
 )
 _JSON = b"/* JSON */"
@@ -192,12 +205,12 @@ def _skip_alias(text: bytes, at: int) -> int:
     return at
 
 
-def _scan_name(text: bytes, at: int) -> tuple[bytes, int]:
-    """Return a column's name, and the offset after it and the blanks that follow."""
-    match = _NAME.match(text, at)
+def _scan_name_of_value(text: bytes, at: int) -> tuple[bytes, int, bool]:
+    """Return a column's name, the offset of what follows, and whether that is its value."""
+    match = _NAME_OF_VALUE.match(text, at)
     if match is None:
         raise Defect(Reason.SYNTAX, at)
-    return match[1], match.end()
+    return match[1], match.end(), match[2] is not None
 
 
 def _scan_insert(text: bytes, at: int) -> Statement:
@@ -207,26 +220,26 @@ def _scan_insert(text: bytes, at: int) -> Statement:
         raise Defect(Reason.NO_COLUMNS, at)
     at = _sign(text, at, b"(")
     names: list[tuple[bytes, int]] = []
-    while True:
-        offset = at
-        name, at = _scan_name(text, at)
-        names.append((name, offset))
-        if not text.startswith(b",", at):
-            break
-        at = skip_space(text, at + 1)
+    has_next = True
+    while has_next:
+        match = _NAME_IN_LIST.match(text, at)
+        if match is None:
+            raise Defect(Reason.SYNTAX, at)
+        names.append((match[1], at))
+        at, has_next = match.end(), match[2] is not None
     at = _sign(text, at, b")")
     at = _sign(text, at, b"values")
     at = _sign(text, at, b"(")
-    for number, (name, offset) in enumerate(names):
+    comma = None
+    for name, offset in names:
+        if statement.new and comma is None:
+            raise Defect(Reason.COUNT if text.startswith(b")", at) else Reason.SYNTAX, at)
         value = scan_value(text, at)
         statement.new.append(Cell(name, offset, value))
-        at = skip_space(text, value.end)
-        if number + 1 < len(names):
-            if text.startswith(b")", at):
-                raise Defect(Reason.COUNT, at)
-            at = _sign(text, at, b",")
-    if text.startswith(b",", at):
-        raise Defect(Reason.COUNT, at)
+        comma = _COMMA.match(text, value.end)
+        at = skip_space(text, value.end) if comma is None else comma.end()
+    if comma is not None:
+        raise Defect(Reason.COUNT, skip_space(text, comma.start()))
     _end(text, _sign(text, at, b")"))
     return statement
 
@@ -235,15 +248,15 @@ def _scan_update(text: bytes, at: int) -> Statement:
     statement = Statement(UPDATE)
     at = _skip_alias(text, _scan_table(text, at, statement))
     at = _word(text, at, b"set")
-    while True:
-        offset = at
-        name, at = _scan_name(text, at)
-        value = scan_value(text, _sign(text, at, b"="))
-        statement.new.append(Cell(name, offset, value))
-        at = skip_space(text, value.end)
-        if not text.startswith(b",", at):
-            break
-        at = skip_space(text, at + 1)
+    comma = None
+    while not statement.new or comma is not None:
+        name, start, has_value = _scan_name_of_value(text, at)
+        if not has_value:
+            raise Defect(Reason.SYNTAX, start)
+        value = scan_value(text, start)
+        statement.new.append(Cell(name, at, value))
+        comma = _COMMA.match(text, value.end)
+        at = skip_space(text, value.end) if comma is None else comma.end()
     _scan_where(text, at, statement)
     return statement
 
@@ -254,15 +267,16 @@ def _scan_where(text: bytes, at: int, statement: Statement) -> None:
         raise Defect(Reason.UNLOGGED, at)
     at = _word(text, at, b"where")
     statement.where = at
-    while True:
-        at = _scan_condition(text, at, statement)
-        if not text.startswith(b"and", at):
-            break
-        at = _word(text, at, b"and")
+    link = None
+    while at == statement.where or link is not None:
+        end = _scan_condition(text, at, statement)
+        link = _AND.match(text, end)
+        at = skip_space(text, end) if link is None else link.end()
     _end(text, at)
 
 
 def _scan_condition(text: bytes, at: int, statement: Statement) -> int:
+    """Add a condition to a statement; return its end."""
     if text.startswith(_ROW_IDS, at):
         at += len(_ROW_IDS[text.startswith(_ROW_IDS[1], at)])
         at = _sign(text, skip_space(text, at), b"=")
@@ -270,17 +284,18 @@ def _scan_condition(text: bytes, at: int, statement: Statement) -> int:
         if match is None:
             raise Defect(Reason.SYNTAX, at)
         statement.row_id = match[1]
-        return skip_space(text, match.end())
-    offset = at
-    name, at = _scan_name(text, at)
-    if text.startswith(b"IS NULL", at):
-        value = Value(ValueKind.NULL, at, at + 7)
-    elif text.startswith(b"IS NOT NULL", at):
-        value = Value(ValueKind.UNKNOWN, at, at + 11)
+        return match.end()
+    name, start, has_value = _scan_name_of_value(text, at)
+    if has_value:
+        value = scan_value(text, start)
+    elif text.startswith(b"IS NULL", start):
+        value = Value(ValueKind.NULL, start, start + 7)
+    elif text.startswith(b"IS NOT NULL", start):
+        value = Value(ValueKind.UNKNOWN, start, start + 11)
     else:
-        value = scan_value(text, _sign(text, at, b"="))
-    statement.old.append(Cell(name, offset, value))
-    return skip_space(text, value.end)
+        raise Defect(Reason.SYNTAX, start)
+    statement.old.append(Cell(name, at, value))
+    return value.end
 
 
 def _end(text: bytes, at: int) -> None:
@@ -297,7 +312,7 @@ def scan_value(text: bytes, at: int) -> Value:
         match = _STRING.match(text, at)
         if match is None:
             raise Defect(Reason.SYNTAX, at)
-        return Value(ValueKind.QUOTED, at, match.end(), match.start(1), match.end(1))
+        return Value(_QUOTED, at, match.end(), *match.span(1))
     if lead in _FUNCTION_LEADS:
         match = _OPENING.match(text, at)
         kind = _FUNCTIONS.get(match[1]) if match is not None else None
@@ -305,7 +320,7 @@ def scan_value(text: bytes, at: int) -> Value:
             return _scan_function(text, at, match.end(), kind)
     match = _BARE_NUMBER.match(text, at)
     if match is not None:
-        return Value(ValueKind.NUMBER, at, match.end(), *match.span())
+        return Value(_NUMBER, at, match.end(), *match.span())
     for word, kind in _WORDS:
         if text.startswith(word, at):
             return Value(kind, at, at + len(word))
@@ -327,7 +342,7 @@ def _scan_function(text: bytes, start: int, at: int, kind: ValueKind) -> Value:
     if not text.startswith(b")", at):
         raise Defect(Reason.SYNTAX, at)
     end = at + 1
-    while kind is ValueKind.UNISTR:
+    while kind is _UNISTR:
         at = skip_space(text, end)
         if not text.startswith(b"||", at):
             break
@@ -341,11 +356,11 @@ def _scan_function(text: bytes, start: int, at: int, kind: ValueKind) -> Value:
 
 def _scan_argument(text: bytes, at: int) -> tuple[int, int, int]:
     """Return begin and end of a quoted text, and the offset of what follows it."""
-    at = skip_space(text, at)
-    match = _STRING.match(text, at)
+    match = _ARGUMENT.match(text, at)
     if match is None:
-        raise Defect(Reason.SYNTAX, at)
-    return match.start(1), match.end(1), skip_space(text, match.end())
+        raise Defect(Reason.SYNTAX, skip_space(text, at))
+    first, last = match.span(1)
+    return first, last, match.end()
 
 
 def unistr_texts(text: bytes, value: Value) -> list[bytes]:

@@ -247,6 +247,13 @@ def catalogue_type(
     return kind
 
 
+def explain_refusal(kind: OracleType) -> str:
+    """Return why the log does not show values of a type; empty if it does."""
+    if not kind.is_builtin:
+        return "it is a type of objects or collections"
+    return REFUSED.get(kind.base, "")
+
+
 def neutral_type(text: str) -> str:
     """Return the neutral type of a type's text; unknown types are text."""
     return parse_type(text).neutral

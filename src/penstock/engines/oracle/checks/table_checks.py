@@ -12,6 +12,7 @@ from penstock.engines.oracle.connect import Connection, quote
 from penstock.engines.oracle.errors import SnapshotLost
 from penstock.engines.oracle.extraction import has_begun, identity_of
 from penstock.engines.oracle.reading import statements as reading
+from penstock.engines.oracle.reading.catalog import Exclusion
 from penstock.engines.oracle.server_errors import is_gone
 from penstock.engines.oracle.source import statements
 from penstock.engines.oracle.source.log_choice import choose_logs
@@ -188,11 +189,12 @@ def left_out(probe: OracleProbe) -> Iterator[Finding]:
     for one in probe.survey.excluded:
         if one.pattern:
             continue
+        has_rows = one.reason in (Exclusion.COLUMN, Exclusion.LONG_NAME)  # that users wrote
         yield probe.make_finding(
             "OR011",
-            Severity.INFO,
+            Severity.WARNING if has_rows else Severity.INFO,
             f"left out: {one}",
-            "a pattern matches it",
+            "a pattern matches it, but none of its rows are copied",
             f'"!{one.name}" in [source] tables says that on purpose',
         )
     captured = {(one.name.schema, one.name.name): one.name for one in probe.tables}

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.codec.oracle.types import REFUSED, parse_type
+from penstock.codec.oracle.types import explain_refusal, parse_type
 from penstock.codec.types import Engine, Server
 from penstock.engines.oracle.connect import Connection, connect
 from penstock.engines.oracle.reading.definitions import TableRow, definitions_of
@@ -249,10 +249,9 @@ def refused_column(definition: TableDefinition) -> str:
         kind = parse_type(column.type_text)
         if len(column.name.encode()) > NAME_BYTES_MAX:
             return f"{column.name}, because {Exclusion.LONG_NAME}"
-        if not kind.is_builtin:
-            return f"{column.name} {kind.text}, which is a type of objects or collections"
-        if kind.base in REFUSED:
-            return f"{column.name} {kind.text}: {REFUSED[kind.base]}"
+        reason = explain_refusal(kind)
+        if reason:
+            return f"{column.name} {kind.text}: {reason}"
     return ""
 
 

@@ -20,7 +20,14 @@ from penstock.codec.oracle.mined_rows import Operation
 from penstock.codec.oracle.pieces import PieceJoiner
 from penstock.codec.oracle.redo_outcome import RedoRow
 from penstock.codec.oracle.scn import commit_ordinal
-from penstock.engines.oracle.source.entries import UNDO, Entry, Spill, Transaction
+from penstock.engines.oracle.source.entries import (
+    MISMATCH,
+    UNDO,
+    UNREADABLE,
+    Entry,
+    Spill,
+    Transaction,
+)
 from penstock.engines.oracle.source.errors import (
     ParallelChild,
     RedoUnreadable,
@@ -39,9 +46,12 @@ from penstock.engines.oracle.source.kept_rows import (
 
 SPILL_BYTES = 64 * 1024 * 1024
 ROW_BYTES = 350  # of an entry in memory, besides its text
+LARGE_SHARE = 16  # a transaction with this part of the memory is written before small ones
 _PARTIAL = b"\xff\xff\xff\xff"
 _NO_XID = bytes(8)
 _CORRUPT = 1343
+_MISSING_SCN, _START = int(Operation.MISSING_SCN), int(Operation.START)
+_COMMIT = int(Operation.COMMIT)
 
 Row = tuple[Any, ...]
 """Columns of `statements.CONTENTS`."""
@@ -105,6 +115,7 @@ class Assembly:
         self._joiner = PieceJoiner()
         self._piece_row: Row = ()
         self._size_bytes = 0
+        self._first_kept = 0  # of the committed ones; those before it are in the side file
         self._newest: datetime | None = None
 
     # ------------------------------------------------------------------ rows
@@ -160,7 +171,7 @@ class Assembly:
         self.row_count += count
         self._size_bytes += size
         if self._size_bytes > self._spill_bytes:
-            self._spill_largest()
+            self._spill_rows()
 
     def _join(self, row: Row) -> tuple[Row, str] | None:
         """Return the first row of a statement and its whole text, after its last piece."""
@@ -178,7 +189,7 @@ class Assembly:
     def _add_other(self, row: Row, transaction: Transaction | None, text: str | None) -> None:
         """Take any row but a plain change of a transaction whose START was seen."""
         scn, xid, pxid, code, rollback, _, status, thread = row[:8]
-        if status == _CORRUPT or code == Operation.MISSING_SCN:
+        if status == _CORRUPT or code == _MISSING_SCN:
             raise RedoUnreadable(
                 f"LogMiner could not read redo at SCN {scn} of thread {thread}: "
                 f"{row[14] or 'MISSING_SCN'}",
@@ -186,7 +197,7 @@ class Assembly:
                 "tables again: penstock reset --target, then penstock run.",
                 scn=scn,
             )
-        if code == Operation.START:
+        if code == _START:
             self._begin(row)
             return
         if transaction is None and xid[4:] == _PARTIAL:
@@ -194,7 +205,7 @@ class Assembly:
             if found is None:
                 return  # it ended before the window, or has no row in it
             transaction = self._open.get(found)
-        if code == Operation.COMMIT:
+        if code == _COMMIT:
             self._commit(row, transaction)
         elif code == Operation.ROLLBACK:
             self._forget(transaction)
@@ -258,7 +269,8 @@ class Assembly:
         owner, name, row_id, rs_id, object_, version, info = row[8:15]
         if code == Operation.DDL:
             if (info or "").startswith("USER DDL"):
-                transaction.ddl.append((owner or "", name or "", object_ or 0, text or ""))
+                statement = owner or "", name or "", object_ or 0, text or ""
+                transaction.ddl = (*transaction.ddl, statement)
             return
         number = self._numbers.get((object_, version))
         if number is None:
@@ -273,6 +285,7 @@ class Assembly:
             return
         if kept & UNDO:
             transaction.has_undo, text = True, ""
+        transaction.has_marks |= bool(kept & (MISMATCH | UNREADABLE))
         transaction.has_lobs |= code in LOBS or code in LONG_STRINGS
         self._append(
             transaction, Entry(number, text or "", scn, transaction.name, rs_id, kept, row_id)
@@ -295,16 +308,25 @@ class Assembly:
             xid=transaction.name,
         )
 
-    def _spill_largest(self) -> None:
-        """Write the largest transactions to the side file until half of the memory is free."""
-        held = sorted(
-            (*self._open.values(), *self.committed), key=lambda one: one.size_bytes, reverse=True
-        )
-        for transaction in held:
+    def _spill_rows(self) -> None:
+        """Write transactions to the side file until half of the memory is free.
+
+        Large ones come first, which need few frames; then the committed ones in the order in which
+        they are read again, then the open ones.
+        """
+        committed = self.committed
+        while self._first_kept < len(committed) and not committed[self._first_kept].size_bytes:
+            self._first_kept += 1
+        held = [*committed[self._first_kept :], *self._open.values()]
+        large_bytes = self._spill_bytes // LARGE_SHARE
+        large = [one for one in held if one.size_bytes > large_bytes]
+        large.sort(key=lambda one: one.size_bytes, reverse=True)
+        for transaction in (*large, *held):
             if self._size_bytes <= self._spill_bytes // 2:
                 return
-            self._size_bytes -= transaction.size_bytes
-            transaction.spill(self._spill, count_untied(transaction.entries))
+            if transaction.size_bytes:
+                self._size_bytes -= transaction.size_bytes
+                transaction.spill(self._spill, count_untied(transaction.entries))
 
     @property
     def spilled_byte_count(self) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
+from msgspec import structs
+
 from penstock.codec.columns import transactions_batch
 from penstock.codec.oracle.mined_rows import Operation
 from penstock.codec.oracle.redo_outcome import RedoBroken, Stop, redo_error
@@ -40,6 +42,7 @@ from penstock.model.change import DROP_TABLE
 RUN_ROWS = 8192
 RUN_BYTES = 64 * 1024 * 1024
 _UNNAMED = frozenset(("column",))
+_UPDATE = int(Operation.UPDATE)
 
 
 class Emission:
@@ -145,8 +148,10 @@ class Emission:
         self.has_ddl = False
         position, time_us = transaction.position, self._to_us(transaction.time)
         self._position = position
-        changes = self._put_in_order(self._changes(transaction))
-        for entries in changes:
+        changes = self._changes(transaction)
+        if transaction.has_marks or transaction.has_lobs:
+            changes = map(self._name_columns, changes)
+        for entries in self._put_in_order(changes):
             yield from self._decode(entries, self.trx + 1)
         for owner, name, object_, text in transaction.ddl:
             table = self._shapes.table_at(object_, owner, name)
@@ -177,7 +182,7 @@ class Emission:
 
     def _put_in_order(self, parts: Iterator[list[Entry]]) -> Iterator[list[Entry]]:
         """Yield parts that the decoder takes, in which updates of keys are in order."""
-        prepared = map(self._prepare, parts)
+        prepared = map(self._bind_tables, parts)
         for entries in prepared:
             if not self._has_moves(entries):
                 yield entries
@@ -186,18 +191,24 @@ class Emission:
             while part := list(islice(rest, RUN_ROWS)):
                 yield part
 
-    def _prepare(self, entries: list[Entry]) -> list[Entry]:
-        """Bind the tables of some changes, and name the columns of older versions."""
-        if any(one.code > OPERATION for one in entries):
-            entries = [self._name(one) if one.code > OPERATION else one for one in entries]
-        for number, entry in {one.table: one for one in reversed(entries)}.items():
-            if number not in self._bound:
-                self._bind(entry)
+    def _bind_tables(self, entries: list[Entry]) -> list[Entry]:
+        """Bind the tables of some changes that are not bound yet."""
+        bound = self._bound
+        if not all([one.table in bound for one in entries]):  # noqa: C419 - faster as a list
+            for number, entry in {one.table: one for one in reversed(entries)}.items():
+                if number not in bound:
+                    self._bind(entry)
         return entries
+
+    def _name_columns(self, entries: list[Entry]) -> list[Entry]:
+        """Name the columns of changes of older versions."""
+        return [self._name(one) if one.code > OPERATION else one for one in entries]
 
     def _name(self, entry: Entry) -> Entry:
         if entry.code & UNREADABLE:
-            raise redo_error(entry.code >> REASON_BITS, 0, entry)  # type: ignore[arg-type]
+            table = self._shapes.table_of(entry.table)
+            relation = self._shapes.relations.get(table)
+            raise redo_error(entry.code >> REASON_BITS, 0, entry, relation=relation)
         read = self._read_lob(self._position >> 64)
 
         def read_large(column: str) -> str:
@@ -205,29 +216,27 @@ class Emission:
             return "NULL" if isinstance(value, Gone) else literal_of(value)
 
         named = self._shapes.name_columns(entry, read_large)
-        return named._replace(code=entry.code & ~MISMATCH)
+        return structs.replace(named, code=entry.code & ~MISMATCH)
 
     def _bind(self, entry: Entry) -> None:
         relation = self._shapes.bind(self._decoder, entry, self._since)
-        self._bound[entry.table] = entry._replace(text="")
+        self._bound[entry.table] = structs.replace(entry, text="")
         self._introduced[TableName(relation.schema, relation.name)] = relation
 
     def _has_moves(self, entries: list[Entry]) -> bool:
-        """Return whether several updates may change keys."""
-        key_of, count = self._shapes.key_of, 0
+        """Return whether an update may change a key."""
         for one in entries:
-            if one.code != Operation.UPDATE:
-                continue
-            key = key_of(one.table)
-            if key is not None and key.may_move(one):
-                count += 1
-        return count > 0
+            if one.code == _UPDATE:
+                key = self._shapes.key_of(one.table)
+                if key is not None and key.may_move(one):
+                    return True
+        return False
 
     def _decode(self, entries: list[Entry], trx: int) -> Iterator[Run]:
         decoder, at = self._decoder, 0
         while True:
             try:
-                at = decoder.decode(entries, trx, at, self._run_rows)  # type: ignore[arg-type]
+                at = decoder.decode(entries, trx, at, self._run_rows)
             except RedoBroken as error:
                 self._refuse(error)
                 raise

@@ -1,25 +1,25 @@
 """Rows of transactions as they wait for their commit, in memory or in side files.
 
-An entry is a row for the decoder (`RedoRow`) with its operation and row id. What memory does not
-hold goes to one file, as frames of a length and entries of one transaction in MessagePack. The file
-is of one window: the next one reads the redo again.
+What memory does not hold goes to one file, as frames of a length and entries of one transaction in
+MessagePack. The file is of one window: the next one reads the redo again.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
+from penstock.codec.oracle.redo_outcome import RedoRow
 from penstock.engines.oracle.source.errors import SpillBroken
 from penstock.host.faults import declare, point
 from penstock.host.files import AppendFile, Files, ReadFile
 
 SUFFIX = ".spill"
 FRAME_ROWS = 16_384
+BLOCK_BYTES = 1024 * 1024  # written or read by one call
 _LENGTH = struct.Struct(">I")
 
 # Flags of Entry.code, above OPERATION_CODE; an unreadable row's reason is above all flags.
@@ -32,19 +32,14 @@ OPERATION = (1 << 10) - 1
 declare("oracle.spill.before", "oracle.spill.after")
 
 
-class Entry(NamedTuple):
-    """A row of V$LOGMNR_CONTENTS with its whole statement; the first five are those of RedoRow.
+class Entry(RedoRow, frozen=True, array_like=True, gc=False):
+    """A row for the decoder as it waits for its transaction's commit.
 
     Attributes:
         code: OPERATION_CODE with flags.
         row_id: ROW_ID, or that of the INTERNAL row after it.
     """
 
-    table: int
-    text: str
-    scn: int
-    xid: str
-    rs_id: str
     code: int
     row_id: str
 
@@ -58,7 +53,14 @@ Frame = tuple[int, int]
 
 
 class Spill:
-    """Side file of one window. Used by one thread. size_bytes: of the file."""
+    """Side file of one window. Used by one thread.
+
+    Small transactions are written and read in blocks of many, because a call to the system for each
+    one takes longer than its rows.
+
+    Attributes:
+        size_bytes: Size of the file, with the frames that wait for the next write.
+    """
 
     def __init__(self, directory: Path, files: Files) -> None:
         """Create the directory if it is missing, and remove files of earlier windows."""
@@ -67,31 +69,42 @@ class Spill:
         self._files = files
         self._file: AppendFile | None = None
         self._reading: ReadFile | None = None
+        self._waiting: list[bytes] = []
+        self._written_bytes = 0
+        self._block = b""
+        self._block_at = 0
         files.make_directory(directory)
         for name in files.listdir(directory):
             if name.endswith(SUFFIX):
                 files.unlink(directory / name)
 
     def append(self, entries: list[Entry]) -> list[Frame]:
-        """Write entries at the end; return their frames."""
+        """Write entries at the end, at once or with later ones; return their frames."""
         point("oracle.spill.before")
-        if self._file is None:
-            self._file = self._files.create(self._path)
         frames = []
         for at in range(0, len(entries), FRAME_ROWS):
             data = _encoder.encode(entries[at : at + FRAME_ROWS])
-            self._file.append([_LENGTH.pack(len(data)), data])
+            self._waiting += (_LENGTH.pack(len(data)), data)
             frames.append((self.size_bytes, len(data)))
             self.size_bytes += _LENGTH.size + len(data)
+            if self.size_bytes - self._written_bytes >= BLOCK_BYTES:
+                self._write()
         point("oracle.spill.after")
         return frames
+
+    def _write(self) -> None:
+        """Write the frames that wait."""
+        if self._file is None:
+            self._file = self._files.create(self._path)
+        waiting, self._waiting = self._waiting, []
+        is_one = len(waiting) == 2  # which may be a long one, and is not copied
+        self._file.append(waiting if is_one else [b"".join(waiting)])
+        self._written_bytes = self.size_bytes
 
     def read(self, frame: Frame) -> list[Entry]:
         """Return the entries of a frame. Raises SpillBroken."""
         offset, length = frame
-        if self._reading is None:
-            self._reading = self._files.open_read(self._path)
-        data = self._reading.read(offset, _LENGTH.size + length)
+        data = self._bytes(offset, _LENGTH.size + length)
         try:
             if data[: _LENGTH.size] != _LENGTH.pack(length):
                 raise SpillBroken(f"the side file {self._path.name} is not as it was written")
@@ -101,8 +114,26 @@ class Spill:
                 f"the side file {self._path.name} is not as it was written"
             ) from error
 
+    def _bytes(self, offset: int, length: int) -> memoryview:
+        """Return a part of the file; of frames that follow each other closely, a block is read."""
+        after = offset - self._block_at
+        if not 0 <= after <= len(self._block) - length:
+            if self._written_bytes < self.size_bytes:
+                self._write()
+            if self._reading is None:
+                self._reading = self._files.open_read(self._path)
+            if length > BLOCK_BYTES:
+                return memoryview(self._reading.read(offset, length))
+            is_near = 0 <= after <= len(self._block) + BLOCK_BYTES
+            size = BLOCK_BYTES if is_near else length
+            self._block, self._block_at = self._reading.read(offset, size), offset
+            after = 0
+        return memoryview(self._block)[after : after + length]
+
     def close(self) -> None:
         """Remove the file. May be called twice."""
+        self._block, self._waiting = b"", []
+        self._block_at = self._written_bytes = self.size_bytes = 0
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.close()
@@ -110,7 +141,6 @@ class Spill:
         if file is not None:
             file.close()
             self._files.unlink(self._path)
-            self.size_bytes = 0
 
 
 class Transaction:
@@ -125,6 +155,7 @@ class Transaction:
         spilled: Frames of the others.
         count: Number of all rows.
         size_bytes: Estimate of the memory of its entries.
+        has_marks: Whether it has rows with the flags MISMATCH or UNREADABLE.
         has_undo: Whether it has undo rows.
         has_lobs: Whether it has rows of large objects.
         ddl: DDL statements: owner, table, object number, text.
@@ -138,6 +169,7 @@ class Transaction:
         "ddl",
         "entries",
         "has_lobs",
+        "has_marks",
         "has_undo",
         "name",
         "parent",
@@ -157,11 +189,11 @@ class Transaction:
         self.time = time
         self.parent = b""
         self.entries: list[Entry] = []
-        self.spilled: list[Frame] = []
+        self.spilled: Sequence[Frame] = ()
         self._spill: Spill | None = None
         self.count = self.size_bytes = self.position = 0
-        self.has_undo = self.has_lobs = False
-        self.ddl: list[tuple[str, str, int, str]] = []
+        self.has_marks = self.has_undo = self.has_lobs = False
+        self.ddl: Sequence[tuple[str, str, int, str]] = ()
 
     @property
     def frame_count(self) -> int:
@@ -184,6 +216,6 @@ class Transaction:
         """Write the entries to the side file, all but the last `keep` ones."""
         self._spill = spill
         end = len(self.entries) - keep
-        self.spilled += spill.append(self.entries[:end])
+        self.spilled = (*self.spilled, *spill.append(self.entries[:end]))
         del self.entries[:end]
         self.size_bytes = 0

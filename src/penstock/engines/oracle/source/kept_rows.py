@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from penstock.codec.oracle.mined_rows import Operation, unreadable_reason
 from penstock.codec.oracle.redo_outcome import Reason
 from penstock.engines.oracle.source.entries import (
@@ -14,7 +16,8 @@ from penstock.engines.oracle.source.entries import (
 
 PLACEHOLDER = "A" * 18  # ROW_ID of rows of large objects
 TEMPORARY = "/* No SQL_REDO"
-CHANGES = frozenset((Operation.INSERT, Operation.DELETE, Operation.UPDATE))
+# Plain numbers: millions of rows are compared with them.
+CHANGES = frozenset(map(int, (Operation.INSERT, Operation.DELETE, Operation.UPDATE)))
 LOBS = frozenset(
     (
         Operation.SEL_LOB_LOCATOR,
@@ -27,6 +30,9 @@ LOBS = frozenset(
 LONG_STRINGS = frozenset(
     (Operation.LONG_STRING_BEGIN, Operation.LONG_STRING_WRITE, Operation.LONG_STRING_END)
 )
+_UNSUPPORTED = frozenset(
+    (Operation.UNSUPPORTED, Operation.XML_BEGIN, Operation.XML_WRITE, Operation.XML_END)
+)
 
 
 def classify(code: int, rollback: int, status: int, info: str | None, text: str | None) -> int:
@@ -35,7 +41,7 @@ def classify(code: int, rollback: int, status: int, info: str | None, text: str 
         return code | UNDO if code in CHANGES else -1
     if code in LOBS or code in LONG_STRINGS:
         return code
-    if code == Operation.UNSUPPORTED:
+    if code in _UNSUPPORTED:
         return code | UNREADABLE | Reason.UNSUPPORTED << REASON_BITS
     if code not in CHANGES or not text or text.startswith(TEMPORARY):
         return -1
@@ -52,7 +58,7 @@ def tie_rows(entries: list[Entry], number: int, row_id: str) -> None:
         if one.row_id != PLACEHOLDER:
             return
         if one.table == number:
-            entries[at] = one._replace(row_id=row_id)
+            entries[at] = structs.replace(one, row_id=row_id)
 
 
 def count_untied(entries: list[Entry]) -> int:

@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from penstock.codec.oracle.mined_rows import Operation
 from penstock.codec.oracle.redo_outcome import Defect
-from penstock.codec.oracle.statements import Statement, ValueKind, scan_statement
+from penstock.codec.oracle.statements import UNTOLD, Statement, ValueKind, scan_statement
 from penstock.engines.oracle.source.entries import MISMATCH, UNREADABLE, Entry
 from penstock.engines.oracle.source.errors import RELOAD, KeysSwapped
 
 Key = tuple[bytes, ...]
+_UPDATE = int(Operation.UPDATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +46,12 @@ class TableKey:
 
     def may_move(self, entry: Entry) -> bool:
         """Return whether an update may change the key: its column is named twice."""
-        if entry.code != Operation.UPDATE:
+        if entry.code != _UPDATE:
             return False
-        return any(entry.text.count(one) > 1 for one in self.marks)
+        for mark in self.marks:  # noqa: SIM110 - most rows are asked: faster than a generator
+            if entry.text.count(mark) > 1:
+                return True
+        return False
 
 
 @dataclass(slots=True, eq=False)
@@ -160,8 +166,10 @@ def _sort(moves: list[_Move], key_of: Callable[[int], TableKey | None]) -> Itera
             last = path.pop()
             key = key_of(last.entry.table)
             assert key is not None, "its key moved"
-            yield last.entry._replace(code=Operation.DELETE, text=_delete_text(last))
-            inserts.append(last.entry._replace(code=Operation.INSERT, text=_insert_text(last, key)))
+            yield structs.replace(last.entry, code=Operation.DELETE, text=_delete_text(last))
+            inserts.append(
+                structs.replace(last.entry, code=Operation.INSERT, text=_insert_text(last, key))
+            )
         yield from (one.entry for one in reversed(path))
     yield from inserts
 
@@ -180,9 +188,7 @@ def _insert_text(move: _Move, key: TableKey) -> str:
     text = move.entry.text.encode()
     statement = scan_statement(text)
     cells = {cell.name.decode(): cell.value for cell in (*statement.old, *statement.new)}
-    lacking = [
-        one for one in key.columns if one not in cells or cells[one].kind is ValueKind.UNKNOWN
-    ]
+    lacking = [one for one in key.columns if one not in cells or cells[one].kind in UNTOLD]
     if lacking:
         raise KeysSwapped(
             f"one statement exchanged keys of {_name_table(statement)} at SCN "

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from penstock.codec.oracle.types import parse_type
+from penstock.codec.oracle.types import explain_refusal, parse_type
+from penstock.engines.oracle.reading.catalog import TableNotCapturable
 from penstock.engines.oracle.source.ddl_columns import ColumnState, alter_columns
 from penstock.engines.oracle.source.errors import RELOAD, RowsUnlogged
 from penstock.engines.oracle.source.relations import read_default
@@ -123,14 +124,9 @@ class Layouts:
         ended = self._tables.get(table, [])
         known = {one.name: one for one in last.columns} if last is not None else {}
         last_id = max([0, *(one.last_id for one in ended), *(one.id for one in known.values())])
-        text, position = self._unclear.pop(table, ("", 0))
-        if text and known.keys() != {one.name for one in relation.columns}:
-            raise RowsUnlogged(
-                f"a statement changed columns of {table} in a way that is not understood: "
-                f"{text[:80]!r}",
-                hint=f"Load the table again. {RELOAD}",
-                table=str(table),
-            )
+        if known.keys() != {one.name for one in relation.columns}:
+            self.check_clear(table)
+        _, position = self._unclear.pop(table, ("", 0))
         defaults = {one.name: one.default for one in definition.columns}
         found = []
         for one in relation.columns:
@@ -152,12 +148,24 @@ class Layouts:
         self._tables[table] = [*ended, layout]
         self.is_changed = True
 
+    def check_clear(self, table: TableName) -> None:
+        """Raise RowsUnlogged if the last statement of a table was not understood."""
+        text, position = self._unclear.get(table, ("", 0))
+        if text:
+            raise RowsUnlogged(
+                f"a statement at SCN {position >> 64} changed columns of {table} in a way that is "
+                f"not understood: {text[:80]!r}",
+                hint=f"Load the table again. {RELOAD}",
+                table=str(table),
+            )
+
     # ------------------------------------------------------------------ statements
 
     def alter(self, table: TableName, text: str, scn: int, position: int) -> None:
         """Apply a statement of the redo to the present layout of a table.
 
-        Raises RowsUnlogged if earlier rows have values in a new column that are not known.
+        Raises RowsUnlogged if earlier rows have values in a new column that are not known, and
+        TableNotCapturable if the log does not show values of its type.
         """
         listed = self._tables.get(table, [])
         present = self.present(table)
@@ -185,8 +193,10 @@ class Layouts:
         columns: list[Column] = []
         for state in found:
             if state.is_added:
+                _check_shown(table, state, scn)
                 columns.append(_add_column(table, state, position))
             elif state.id:
+                _check_shown(table, state, scn)
                 columns.append(_follow(known[state.id], state, position))
         return msgspec.structs.replace(
             before,
@@ -196,6 +206,21 @@ class Layouts:
             since=scn,
             position=position,
             last_id=max([before.last_id, *(one.id for one in found)]),
+        )
+
+
+def _check_shown(table: TableName, state: ColumnState, scn: int) -> None:
+    """Raise TableNotCapturable for a column whose values the log does not show."""
+    kind = parse_type(state.type)
+    reason = explain_refusal(kind)
+    if reason:
+        raise TableNotCapturable(
+            f"{table} cannot be captured since a statement at SCN {scn}: it has a column that the "
+            f"log does not show: {state.name} {kind.text}: {reason}",
+            hint=f"Run `penstock table remove FILE {table}` to continue without the table.",
+            table=str(table),
+            column=state.name,
+            scn=scn,
         )
 
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
+from msgspec import structs
+
 from penstock.codec.oracle.lob_statements import (
     LobSelect,
     LobStatement,
@@ -178,7 +180,7 @@ class Labels:
             return None
         select = action.select or self._select
         if select is None:
-            raise redo_error(Reason.LOB, 0, entry)  # type: ignore[arg-type]
+            raise redo_error(Reason.LOB, 0, entry)
         columns = self._current.setdefault(row_id, {})
         group = columns.get(select.column)
         is_marked, self._is_marked = self._is_marked, False
@@ -200,7 +202,7 @@ class Labels:
             select = _parse(entry, parse_long_string)
             group = Group(select, entry.row_id, length=-1, has_undo=False)
         if group is None:
-            raise redo_error(Reason.LOB, 0, entry)  # type: ignore[arg-type]
+            raise redo_error(Reason.LOB, 0, entry)
         group.count += 1
         self._string = None if operation == Operation.LONG_STRING_END else group
         return group
@@ -210,7 +212,7 @@ def _parse(entry: Entry, parse: Callable[[str], T]) -> T:
     try:
         return parse(entry.text)
     except Defect as defect:
-        raise redo_error(defect.reason, defect.offset, entry) from defect  # type: ignore[arg-type]
+        raise redo_error(defect.reason, defect.offset, entry) from defect
 
 
 class LobAssembler:
@@ -260,15 +262,15 @@ class LobAssembler:
             literal = group.literal()
         else:
             if group.row_id == PLACEHOLDER:
-                raise redo_error(Reason.LOB, 0, entry)  # type: ignore[arg-type]
-            value = self._read(entry._replace(row_id=group.row_id), group.select.column)
+                raise redo_error(Reason.LOB, 0, entry)
+            value = self._read(structs.replace(entry, row_id=group.row_id), group.select.column)
             if isinstance(value, Gone):
                 return  # the transaction deleted the row later
             literal = literal_of(value)
         group.parts = []
         text = group.select.update_text(literal)
         code = Operation.UPDATE | (MISMATCH if group.select.is_generic else 0)
-        yield entry._replace(text=text, code=code)
+        yield structs.replace(entry, text=text, code=code)
 
 
 def literal_of(value: str | bytes | None) -> str:

@@ -112,6 +112,7 @@ class Miner:
         self._session: Session | None = None
         self._opened_s = 0.0
         self._zone = timedelta()
+        self._time_us: tuple[datetime, int] | None = None  # the last one that was converted
         self._views: tuple[int, LogViews] | None = None
 
     # ------------------------------------------------------------------ the session
@@ -127,6 +128,7 @@ class Miner:
             self._opened_s = self._clock.monotonic_s()
             self.check()
             self._zone = read_clock(self._session).utcoffset() or timedelta()
+            self._time_us = None
         return self._session
 
     def close(self) -> None:
@@ -154,8 +156,13 @@ class Miner:
         """Return a TIMESTAMP of the redo in microseconds since 1970 UTC; 0 without one."""
         if not isinstance(time, datetime):
             return 0
+        known = self._time_us
+        if known is not None and known[0] == time:
+            return known[1]  # of another commit in the same second
         utc = time.replace(tzinfo=UTC) - self._zone
-        return (utc - EPOCH) // timedelta(microseconds=1)
+        time_us = (utc - EPOCH) // timedelta(microseconds=1)
+        self._time_us = time, time_us
+        return time_us
 
     # ------------------------------------------------------------------ bounds
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
+from msgspec import structs
 
 from penstock.codec.oracle.column_images import TableColumns, name_columns
 from penstock.codec.oracle.redo_outcome import Defect, Reason, redo_error
@@ -189,7 +190,7 @@ class Shapes:
     def alter(self, table: TableName, text: str, position: int) -> None:
         """Note a DDL statement of a captured table that was committed at a position.
 
-        Raises RowsUnlogged if earlier rows have values in a new column that are not known.
+        Raises the errors of `Layouts.alter`.
         """
         self._layouts.alter(table, text, position >> 64, position)
         self._note_layouts()
@@ -254,7 +255,8 @@ class Shapes:
     def bind(self, decoder: Decoder, entry: Entry, since: int) -> Relation:
         """Bind the table version of a row to its relation. since: position where it may begin.
 
-        Raises StatementInterrupted if the table is not in the catalogue any more.
+        Raises StatementInterrupted if the table is not in the catalogue any more, and RowsUnlogged
+        if its columns are not known.
         """
         number = entry.table
         version = self._find_version(entry, since)
@@ -279,6 +281,7 @@ class Shapes:
             since = layout.position or since
             return self._keep_version(entry.table, layout.relation, layout.columns, since)
         if table not in self._tables or present is None:
+            self._layouts.check_clear(table)
             raise StatementInterrupted(
                 f"{table} is not in the catalogue, where it was just now",
                 hint="Nothing to do: the redo is read again.",
@@ -327,7 +330,7 @@ class Shapes:
         wider = self._number_version(table, new, since)
         for key, version in self._versions.items():
             if version.relation == old:
-                self._versions[key] = msgspec.structs.replace(version, relation=wider)
+                self._versions[key] = structs.replace(version, relation=wider)
         self.is_changed = True
         return wider
 
@@ -345,7 +348,7 @@ class Shapes:
         if version is None:
             layout = self._layouts.at(table, entry.scn)
             if layout is None:
-                raise redo_error(Reason.DICTIONARY, 0, entry)  # type: ignore[arg-type]
+                raise redo_error(Reason.DICTIONARY, 0, entry)
             version = self._keep_version(
                 entry.table, layout.relation, layout.columns, layout.position
             )
@@ -357,12 +360,12 @@ class Shapes:
             read_large=read_large,
         )
         try:
-            return entry._replace(text=name_columns(entry.text, known))
+            return structs.replace(entry, text=name_columns(entry.text, known))
         except Defect as defect:
             raise redo_error(
                 defect.reason,
                 defect.offset,
-                entry,  # type: ignore[arg-type]
+                entry,
                 relation=version.relation,
             ) from defect
 

@@ -2,14 +2,14 @@
 
 Each statement commits, so every change can be repeated after a crash: what the table has already is
 left out. The server converts few types in place (ORA-01439, ORA-22858); for the others a column is
-added, filled, and takes the place of the old one. Pure. Not here: which changes there are
-(`sql/shape_changes.py`), running the statements (`reshape.py`).
+added, filled, and takes the place of the old one. Pure. Not here: what a change asks of a table
+(`sql/table_alterer.py`), running the statements (`reshape.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -24,12 +24,12 @@ from penstock.engines.oracle.target.catalog import (
     same_type,
 )
 from penstock.engines.oracle.target.type_rules import holds
-from penstock.model import LOAD_AFRESH, Column, Relation
-from penstock.model.policies import ChangeKind
-from penstock.ports.target import ShapeNotApplicable, TableRecord
+from penstock.model import Column
+from penstock.ports.target import ShapeNotApplicable
 from penstock.sql.row_translation import fill_template
 from penstock.sql.schema_translation import short_name
-from penstock.sql.shape_changes import ShapeChange, key_of, shape_of
+from penstock.sql.shape_changes import ShapeChange
+from penstock.sql.table_alterer import Alteration, TableAlterer
 
 TEXT_MAX = "CLOB"
 NEW_PREFIX = "penstock_new_"
@@ -43,14 +43,6 @@ _CONVERSIONS = {
     "BINARY_DOUBLE": "TO_BINARY_DOUBLE({})",
     "BLOB": "TO_BLOB({})",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Alteration:
-    """Statement, with its effect for messages."""
-
-    sql: str
-    what: str
 
 
 def missing_value(column: Column, kind: str, fills: Mapping[str, str]) -> str:
@@ -76,46 +68,17 @@ def missing_value(column: Column, kind: str, fills: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alterer:
+class Alterer(TableAlterer[TargetColumn, TargetIndex]):
     """Turns the changes of one table into statements.
 
     Attributes:
-        table: As the catalogue has it now.
-        types: The target's type of each column, by name.
-        is_emptied: The table has no rows, or the batch deletes them.
-        is_replaced: Its rows are all rewritten or deleted after the change.
-        fills: Templates over the text of the value that older rows have.
         name_bytes_max: Greatest length of a name.
     """
 
-    record: TableRecord
-    relation: Relation
-    table: TargetTable
-    types: Mapping[str, str]
-    is_emptied: bool
-    is_replaced: bool = False
-    fills: Mapping[str, str] = field(default_factory=dict)
-    name_bytes_max: int = 128
+    TEXT_TYPE = TEXT_NAME = TEXT_MAX
 
-    def check(self) -> None:
-        """Raise ShapeNotApplicable if a column is missing for a reason that the log does not
-        have.
-        """
-        old = self.record.columns
-        for column in self.relation.columns:
-            is_known = old is None or column.name in dict(old)
-            if not is_known or column.name in self.record.left_out:
-                continue
-            is_half = self.table.column(self._new_name(column.name)) is not None
-            if self.table.column(column.name) is None and not is_half:
-                kind = self.types[column.name]
-                raise ShapeNotApplicable(
-                    f"target table {self.table.name} has no column {column.name}, the source has "
-                    f"it as {column.source_type}",
-                    hint=f"Run: {self._alter} ADD ({quote(column.name)} {kind}); then `penstock "
-                    f"run`, and `penstock verify`. {LOAD_AFRESH}",
-                    table=str(self.table.name),
-                )
+    table: TargetTable
+    name_bytes_max: int = 128
 
     def drop_started(self) -> list[Alteration]:
         """Return the drops of new columns of changes that the server refused.
@@ -138,100 +101,48 @@ class Alterer:
             and self.table.column(column.name) is None
         ]
 
-    def stop_computing(self) -> list[Alteration]:
-        """Return alterations for columns that the target computes but the source no longer does."""
-        if self.record.columns in (None, shape_of(self.relation)):
-            return []
-        before = dict(self.record.columns or ())
-        return [
-            Alteration(sql, f"column {column.name} is no longer computed")
-            for column in self.relation.columns
-            if (found := self.table.column(column.name)) is not None
-            and found.is_generated
-            and (column.name not in before or self.is_emptied)
-            for sql in (
-                self._drop_sql(column.name),
-                f"{self._alter} ADD ({quote(column.name)} {self.types[column.name]} NULL)",
-            )
-        ]
+    # --- statements -------------------------------------------------------------------------------
 
-    def set_aside(self, names: Mapping[str, str]) -> list[Alteration]:
-        """Give columns other names for the time being, so that their names are free."""
-        return [
-            Alteration(
-                self._rename_sql(found.name, new),
-                f"column {old} makes room for another of that name",
-            )
-            for old, new in names.items()
-            if (found := self.table.column(old)) is not None and self.table.column(new) is None
-        ]
+    def _quote(self, name: str) -> str:
+        return quote(name)
 
-    def evolve(self, change: ShapeChange) -> list[Alteration]:
-        """Return the same change as at the source. Raises ShapeNotApplicable."""
-        return list(self._evolve(change))
+    def _is_same(self, found: TargetColumn, kind: str) -> bool:
+        return same_type(found.type_text, kind)
 
-    def lenient(self, change: ShapeChange) -> list[Alteration]:
-        """Return alterations that keep every column and value of the target. Raises
-        ShapeNotApplicable.
-        """
-        return list(self._lenient(change))
-
-    # --- as it is ---------------------------------------------------------------------------------
-
-    def _evolve(self, change: ShapeChange) -> Iterator[Alteration]:
-        column, found = change.column, self.table.column(change.name)
-        if change.computed is not None:
-            yield from self._change_computed(change, found)
-        elif change.kind is ChangeKind.RENAME_COLUMN and column is not None:
-            yield from self._rename(column, change)
-        elif change.kind is ChangeKind.DROP_COLUMN:
-            if found is not None and not found.is_generated:
-                yield Alteration(self._drop_sql(found.name), change.what)
-        elif change.kind is ChangeKind.CHANGE_KEY and change.columns:
-            yield from self._drop_unique(change)
-        elif change.kind is ChangeKind.CHANGE_KEY:
-            yield from self._key(change)
-        elif column is None:
-            return
-        elif change.kind is ChangeKind.ADD_COLUMN:
-            yield from self._add(column, change, is_strict=True)
-        elif change.kind is ChangeKind.NULLABILITY:
-            yield from self._loosen(column.name, change, is_nullable=column.nullable)
-        elif (own := self.table.column(column.name)) is not None:
-            kind = self.types[column.name]
-            if not same_type(own.type_text, kind):
-                yield from self._retype(own, kind, change.what)
-
-    def _change_computed(
-        self, change: ShapeChange, found: TargetColumn | None
-    ) -> Iterator[Alteration]:
-        """Yield the drop or the new name of a computed column; the target adds none itself."""
-        if found is None or not found.is_generated or change.computed is None:
-            return
-        if change.kind is ChangeKind.DROP_COLUMN:
-            yield Alteration(self._drop_sql(found.name), change.what)
-        elif change.kind is ChangeKind.RENAME_COLUMN:
-            yield Alteration(self._rename_sql(found.name, change.computed.name), change.what)
+    def _add_sql(self, name: str, declaration: str) -> str:
+        return f"{self._alter} ADD ({quote(name)} {declaration})"
 
     def _drop_sql(self, name: str) -> str:
         """Return the statement that drops a column, with keys and indexes that have it."""
         return f"{self._alter} DROP ({quote(name)}) CASCADE CONSTRAINTS"
 
-    def _rename(self, column: Column, change: ShapeChange) -> Iterator[Alteration]:
-        found, other = self.table.column(change.name), self.table.column(column.name)
-        if found is None:
-            return
-        if other is not None and other.name != found.name:
-            raise ShapeNotApplicable(
-                f"{change.what}, and target table {self.table.name} has both",
-                hint=f"Run: {self._alter} DROP COLUMN ...; for the one that is not wanted; then "
-                "`penstock run` again, and `penstock verify`.",
-                table=str(self.table.name),
-            )
-        yield Alteration(self._rename_sql(found.name, column.name), change.what)
-
     def _rename_sql(self, old: str, new: str) -> str:
         return f"{self._alter} RENAME COLUMN {quote(old)} TO {quote(new)}"
+
+    def _loosen_sqls(self, found: Sequence[TargetColumn]) -> Iterator[str]:
+        return (f"{self._alter} MODIFY ({quote(one.name)} NULL)" for one in found)
+
+    def _drop_index(self, index: TargetIndex) -> str:
+        return drop_index(self.table, index)
+
+    def _key_name(self) -> str:
+        return short_name(f"{self.table.name.name}_pk", self._fits)
+
+    def _new_name(self, name: str) -> str:
+        return short_name(f"{NEW_PREFIX}{name}", self._fits)
+
+    def _fits(self, name: str) -> bool:
+        return len(name.encode()) <= self.name_bytes_max
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def _is_missing(self, name: str) -> bool:
+        """Return whether a column is missing, which is not so in the middle of its change."""
+        is_half = self.table.column(self._new_name(name)) is not None
+        return self.table.column(name) is None and not is_half
+
+    def _drop(self, found: TargetColumn, what: str) -> Iterator[Alteration]:
+        yield Alteration(self._drop_sql(found.name), what)
 
     def _add(self, column: Column, change: ShapeChange, *, is_strict: bool) -> Iterator[Alteration]:
         """Yield a new column, with the value that existing rows have; the default is dropped."""
@@ -246,16 +157,6 @@ class Alterer:
         yield Alteration(f"{self._alter} ADD ({name} {kind}{default} {null})", change.what)
         if default:
             yield Alteration(f"{self._alter} MODIFY ({name} DEFAULT NULL)", change.what)
-
-    def _refuse_kept(self, name: str) -> None:
-        if name in self.record.kept:
-            raise ShapeNotApplicable(
-                f"column {name} was added at the source, and target table {self.table.name} still "
-                "has the values of an earlier column of that name",
-                hint=f"Run: {self._rename_sql(name, f'{name}_old')}; or drop it; then `penstock "
-                "run` again.",
-                table=str(self.table.name),
-            )
 
     def _retype(self, found: TargetColumn, kind: str, what: str) -> Iterator[Alteration]:
         """Yield another type: in place if the server can, else by another column."""
@@ -290,131 +191,22 @@ class Alterer:
                 table=str(self.table.name),
             )
 
-    def _new_name(self, name: str) -> str:
-        return short_name(f"{NEW_PREFIX}{name}", self._fits)
+    def _before_key(self, change: ShapeChange) -> Iterator[Alteration]:
+        """Yield the removal of rows that the batch removes, in which the key need not hold."""
+        yield Alteration(f"DELETE FROM {self.table.sql_name}", change.what)
 
-    def _fits(self, name: str) -> bool:
-        return len(name.encode()) <= self.name_bytes_max
+    def _fit_to_key(self, column: TargetColumn, change: ShapeChange) -> Iterator[Alteration]:
+        kind = self.types[column.name]
+        if not same_type(column.type_text, kind):
+            yield from self._retype(column, kind, change.what)
 
-    def _loosen(self, name: str, change: ShapeChange, *, is_nullable: bool) -> Iterator[Alteration]:
-        """Yield a dropped NOT NULL; a target that allows more is not made stricter."""
-        found = self.table.column(name)
-        if is_nullable and found is not None and found.not_null and name not in self._primary:
-            yield Alteration(f"{self._alter} MODIFY ({quote(name)} NULL)", change.what)
+    def _stays_strict(self, found: TargetColumn) -> bool:
+        """Return whether it refuses NULL without the key: the server drops what the key added."""
+        return found.name in self.record.not_null
 
-    def _drop_unique(self, change: ShapeChange) -> Iterator[Alteration]:
-        """Drop the target's unique keys on these columns; rows may be equal in them from now on."""
-        for index in self.table.indexes:
-            is_same = {*index.columns} == {*change.columns}
-            if index.is_unique and is_same and not index.is_primary:
-                yield Alteration(drop_index(self.table, index), change.what)
-
-    def _key(self, change: ShapeChange) -> Iterator[Alteration]:
-        """Yield the change of the primary key, if the target has the key that the source had."""
-        old, new = self.record.key or (), key_of(self.relation)
-        primary, columns = self.table.primary, {*self._primary}
-        there = {name for name in old if self.table.column(name) is not None}
-        if old and not new and primary is not None and columns == there:
-            yield Alteration(drop_index(self.table, primary), change.what)
-            yield from self._free_of_key(columns, change)
-        if not new or columns == {*new} or columns not in (there, set()):
-            return
-        known = {name for name, _ in self.record.columns or ()}
-        # Rows that are there get this value with the column.
-        known |= {one.name for one in self.relation.columns if one.missing is not None}
-        found = [self.table.column(name) for name in new]
-        is_whole = {*new} <= known or (self.is_emptied and not self.is_replaced)
-        if None in found or not is_whole:
-            return  # rows that are there have no values for it yet
-        if self.is_emptied and not self.is_replaced:
-            # The key need not hold in rows that the batch removes: they go before it.
-            yield Alteration(f"DELETE FROM {self.table.sql_name}", change.what)
-        if primary is not None:
-            yield Alteration(drop_index(self.table, primary), change.what)
-        for column in filter(None, found):
-            kind = self.types[column.name]
-            if not same_type(column.type_text, kind):
-                yield from self._retype(column, kind, change.what)
-        own = f"{self.table.name.name}_pk"
-        name = primary.name if primary is not None else short_name(own, self._fits)
-        listed = ", ".join(map(quote, new))
-        added = f"{self._alter} ADD CONSTRAINT {quote(name)} PRIMARY KEY ({listed})"
-        yield Alteration(added, change.what)
-        yield from self._free_of_key(columns - {*new}, change)
-
-    def _free_of_key(self, names: Iterable[str], change: ShapeChange) -> Iterator[Alteration]:
-        """Yield the statements that let columns that leave the key be NULL, if the source's may.
-
-        The server itself drops a NOT NULL that the primary key has added.
-        """
-        wanted = {*names}
-        for column in self.relation.columns:
-            found = self.table.column(column.name)
-            is_strict = column.name in self.record.not_null
-            if column.name in wanted and column.nullable and found is not None and is_strict:
-                yield Alteration(f"{self._alter} MODIFY ({quote(column.name)} NULL)", change.what)
-
-    # --- leniently --------------------------------------------------------------------------------
-
-    def _lenient(self, change: ShapeChange) -> Iterator[Alteration]:
-        column = change.column
-        if change.computed is not None:
-            return
-        if change.kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN):
-            yield from self._optional(change.name, change)
-        if change.kind in (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN) and column is not None:
-            yield from self._add(column, change, is_strict=False)
-        is_renamed = change.kind is ChangeKind.RENAME_COLUMN
-        if is_renamed and column is not None and self.table.column(change.name) is not None:
-            sets = f"{quote(column.name)} = {quote(change.name)}"
-            filled = f"UPDATE {self.table.sql_name} SET {sets}"
-            yield Alteration(filled, f"{change.what}, and has its values")
-        if change.kind in (ChangeKind.NULLABILITY, ChangeKind.CHANGE_KEY, ChangeKind.WIDEN_TYPE):
-            yield from self._evolve(change)
-        if change.kind is ChangeKind.CHANGE_TYPE and column is not None:
-            yield from self._widen(column, change)
-
-    def _optional(self, name: str, change: ShapeChange) -> Iterator[Alteration]:
-        """Yield a column that stays, for rows that have no value for it."""
-        found, primary = self.table.column(name), self.table.primary
-        if found is None or found.is_generated:
-            return
-        if primary is not None and found.name in primary.columns:
-            what = f"column {name} is no longer of the key"
-            yield Alteration(drop_index(self.table, primary), what)
-            if name not in self.record.not_null:
-                return
-        if found.not_null and not found.is_identity:
-            loosened = f"{self._alter} MODIFY ({quote(name)} NULL)"
-            yield Alteration(loosened, f"{change.what}, and stays")
-
-    def _widen(self, column: Column, change: ShapeChange) -> Iterator[Alteration]:
-        """Yield a type that holds existing and new values: text."""
-        found, kind = self.table.column(column.name), self.types[column.name]
-        if (
-            found is None
-            or same_type(found.type_text, kind)
-            or same_type(found.type_text, TEXT_MAX)
-        ):
-            return
-        if column.name in key_of(self.relation):
-            raise ShapeNotApplicable(
-                f"{change.what}: column {column.name} of {self.table.name} is part of the key, "
-                "which cannot be kept as text",
-                hint=f"Run: penstock table resync FILE {self.relation.full_name}",
-                table=str(self.table.name),
-            )
-        yield from self._retype(found, TEXT_MAX, f"{change.what}, kept as CLOB")
-
-    # --- pieces -----------------------------------------------------------------------------------
-
-    @property
-    def _alter(self) -> str:
-        return f"ALTER TABLE {self.table.sql_name}"
-
-    @property
-    def _primary(self) -> tuple[str, ...]:
-        return self.table.primary.columns if self.table.primary is not None else ()
+    def _hint_for_key_as_text(self, column: Column) -> str:
+        del column
+        return f"Run: penstock table resync FILE {self.relation.full_name}"
 
 
 def drop_index(table: TargetTable, index: TargetIndex) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from penstock.engines.oracle.target.alter import Alteration, Alterer
+from penstock.engines.oracle.target.alter import Alterer
 from penstock.engines.oracle.target.catalog import TargetTable
 from penstock.engines.oracle.target.progress import name_bytes_max
 from penstock.engines.oracle.target.refusals import ALTERED_MEANWHILE, refusal_number
@@ -36,6 +36,7 @@ from penstock.sql.shape_changes import (
     under_new_names,
     with_names,
 )
+from penstock.sql.table_alterer import Alteration
 
 logger = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from penstock.engines.sqlserver.target.alter import Alteration, Alterer
+from penstock.engines.sqlserver.target.alter import Alterer
 from penstock.engines.sqlserver.target.catalog import TargetTable
 from penstock.engines.sqlserver.target.session import ApplySession
 from penstock.host.errors import StatementFailed
@@ -33,6 +33,7 @@ from penstock.sql.shape_changes import (
     under_new_names,
     with_names,
 )
+from penstock.sql.table_alterer import Alteration
 
 logger = structlog.get_logger(__name__)
 
