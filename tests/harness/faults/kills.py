@@ -260,7 +260,8 @@ class BankPipeline:
             "spark": {"master": "local[2]"},
             **(sections or {}),
         }
-        if self._family(source) != self._family(target):
+        # Oracle's empty texts need a choice, even from Oracle to Oracle.
+        if self._family(source) != self._family(target) or target == ORACLE:
             self._sections["target.types"] = {"*": "error"}
 
     @staticmethod
