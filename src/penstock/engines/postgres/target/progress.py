@@ -19,7 +19,8 @@ from penstock.model.words import count_words
 from penstock.ports.bulk import APPLICATION_NAME as COPIER
 from penstock.ports.reset import APPLICATION_NAME, Leftovers, names_of
 from penstock.ports.target import ProgressUnwritable
-from penstock.sql.state_store import StateDialect, StateStore, find_leftovers
+from penstock.sql.state_dialect import StateDialect
+from penstock.sql.state_store import StateStore, find_leftovers
 
 _NOT_THERE = ("42P01", "3F000")  # the table, the schema
 _UTC_NOW = "clock_timestamp() at time zone 'utc'"

@@ -1,0 +1,138 @@
+"""Batches in parts at a PostgreSQL target: tables that stay together, and prepared transactions.
+
+A part's prepared transaction is named after the change log and the transaction that decides about
+it, whose outcome the server knows. Not here: the order of the steps (`load/apply_parts.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+import psycopg
+import structlog
+
+from penstock.engines.postgres.connect import literal, server_errors, statement
+from penstock.engines.postgres.target.target import TargetTable
+from penstock.host.errors import StatementFailed
+from penstock.model import PenstockError, Retry, TableName
+
+logger = structlog.get_logger(__name__)
+
+PREFIX = "penstock"
+UNKNOWN_NAME = "42704"
+PREPARED = f"""
+    select gid
+      from pg_prepared_xacts
+     where database = current_database() and starts_with(gid, '{PREFIX} ' || %s || ' ')
+     order by gid
+"""
+
+
+class PreparedUndecided(PenstockError):
+    """A part of a batch is prepared, and the transaction that decides about it has no outcome."""
+
+    code = "TG38"
+    retry: Retry = "backoff"
+
+
+def group_tables(tables: Collection[TargetTable], *, replica: bool) -> list[frozenset[TableName]]:
+    """Return tables in groups that may be applied independently.
+
+    Tables that inherit from others stay together. So do tables with triggers that fire, since these
+    may write anywhere, and tables joined by foreign keys, if only by way of a table between them.
+    replica: foreign keys are not checked.
+    """
+    groups: list[tuple[set[object], set[TableName]]] = []
+    for table in tables:
+        links: set[object] = {table.name}
+        if table.in_tree:
+            links.add("tree")
+        fires = ("A", "R") if replica else ("A", "O")
+        if table.rules or any(enabled in fires for _, enabled in table.triggers):
+            links.add("trigger")
+        if not replica:
+            links |= {key.parent for key in table.parents} | {key.child for key in table.children}
+        names = {table.name}
+        joined = [group for group in groups if group[0] & links]
+        for group in joined:
+            groups.remove(group)
+            links |= group[0]
+            names |= group[1]
+        groups.append((links, names))
+    return [frozenset(names) for _, names in groups]
+
+
+def count_prepared_max(connection: psycopg.Connection) -> int:
+    """Return how many prepared transactions the server keeps at most; 0 by default."""
+    with server_errors("asking for max_prepared_transactions"):
+        row = connection.execute("select current_setting('max_prepared_transactions')").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def read_transaction_id(connection: psycopg.Connection) -> str:
+    """Return the id of the open transaction."""
+    with server_errors("asking for the transaction's id"):
+        row = connection.execute("select txid_current()").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def _name(log_id: str, decider: str, part: int) -> str:
+    return f"{PREFIX} {log_id} {decider} {part}"
+
+
+@contextmanager
+def prepared_transaction(
+    connection: psycopg.Connection, log_id: str, decider: str, part: int
+) -> Iterator[None]:
+    """Run a transaction and prepare it at its end; it is rolled back on any error."""
+    with server_errors("preparing a part of a batch"):
+        connection.execute("begin")
+        try:
+            yield
+            name = literal(_name(log_id, decider, part))
+            connection.execute(statement(f"prepare transaction {name}"))
+        except BaseException:
+            if not connection.closed:
+                connection.rollback()
+            raise
+
+
+def commit_prepared(connection: psycopg.Connection, log_id: str, decider: str, part: int) -> None:
+    """Commit a part that was decided, unless another process has committed it."""
+    _end(connection, "commit", _name(log_id, decider, part))
+
+
+def settle_prepared(connection: psycopg.Connection, log_id: str) -> None:
+    """Commit or roll back a log's prepared parts, as their deciding transactions ended.
+
+    Raises PreparedUndecided.
+    """
+    doing = "looking for prepared parts of a batch"
+    with server_errors(doing):
+        names = [name for (name,) in connection.execute(PREPARED, (log_id,)).fetchall()]
+    for name in names:
+        with server_errors(doing):
+            row = connection.execute("select txid_status(%s)", (int(name.split()[-2]),)).fetchone()
+        assert row is not None
+        end = {"committed": "commit", "aborted": "rollback"}.get(row[0])
+        if end is None:
+            raise PreparedUndecided(
+                f"transaction {name.split()[-2]}, which decides about the prepared transaction "
+                f"{name!r}, is {row[0] or 'too old for the server to know'}",
+                hint="Stop the other penstock that loads this target. If there is none, compare "
+                f"after: rollback prepared {literal(name)}; penstock verify",
+            )
+        logger.info("prepared part of a batch is ended", name=name, end=end)
+        _end(connection, end, name)
+
+
+def _end(connection: psycopg.Connection, end: str, name: str) -> None:
+    try:
+        with server_errors("ending a prepared part of a batch"):
+            connection.execute(statement(f"{end} prepared {literal(name)}"))
+    except StatementFailed as error:
+        if error.fields.get("sqlstate") != UNKNOWN_NAME:
+            raise  # else another process has ended it, in the same way
