@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.pipelines.loader import LogMaker
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import Applying, LogMaker
+from harness.pipelines.loading import Running, until
+from harness.pipelines.merge import insert
 from harness.pipelines.parts import (
+    BAG,
+    KEYED,
+    NAMES,
     TABLES,
     WAYS,
     ahead,
     check,
     count_prepared,
+    expected_rows,
     place_for,
+    rows_of,
     run_child,
+    start_child,
+    write,
     write_segments,
 )
-from harness.servers.engines import Place
+from harness.servers.engines import Place, PostgresPlace
+from penstock.host.files import DirectoryLock
+from penstock.host.state_file import StateFile
+from penstock.load import apply_parts, division
+from penstock.load.loader_state import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
+from penstock.load.table_sync import REQUESTS_FILE
+from penstock.model import MarkerKind, TableName
+from penstock.model.table_requests import TableRequest, TableRequests
+from penstock.ports.target import AppliedByAnother, Target, ValueRefused
 from plugins.shared import SharedServers
 
 # `name:nth`: the first batch brings the shapes, so one session applies it.
@@ -74,3 +95,292 @@ def test_kills_between_the_parts(place: Place, tmp_path: Path, log: LogMaker, po
     check(place, 8)
     assert ahead(place) == {}
     assert count_prepared(place) == 0
+
+
+def wait_for(child: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds while a child runs."""
+    until(lambda: child.poll() is not None or condition(), 60)
+    assert child.poll() is None, child.communicate()[0]
+
+
+def end_main_session(place: Place) -> None:
+    """End the loader's session that has a transaction open, as a server or an operator might."""
+    if isinstance(place, PostgresPlace):
+        place.run(
+            "select pg_terminate_backend(pid) from pg_stat_activity where xact_start is not null"
+            " and application_name = 'penstock loader' and datname = current_database()"
+        )
+        return
+    for (number,) in place.run("select trx_mysql_thread_id from information_schema.innodb_trx"):
+        place.run(f"kill {number}")
+
+
+@pytest.mark.faults
+def test_a_loader_that_was_stopped_inside_a_part_applies_nothing_later(
+    place: Place, tmp_path: Path, log: LogMaker, *, is_prepared: bool
+) -> None:
+    """Its main session ends meanwhile, and another loader applies the rest of the log."""
+    del log
+    code, said = run_child(place, tmp_path, "load.commit.after:1:kill")
+    assert code == -signal.SIGKILL, said
+    # The point comes before the part's transaction: the batch of the second segment is divided.
+    stopped = start_child(place, tmp_path, "load.part.before:1:sleep=8", run="run1")
+    try:
+        wait_for(
+            stopped,
+            lambda: count_prepared(place) == 1 if is_prepared else len(ahead(place)) == 1,
+        )
+        stopped.send_signal(signal.SIGSTOP)
+        end_main_session(place)
+        code, said = run_child(place, tmp_path, run="run2")
+        assert code == 0, said
+        check(place, 8)
+        stopped.send_signal(signal.SIGCONT)
+        said, _ = stopped.communicate(timeout=60)
+    finally:
+        stopped.kill()
+    # It sees that it was overtaken, or begins again where the other loader has ended.
+    assert stopped.returncode == 0 or "AppliedByAnother" in said, said
+    if stopped.returncode:
+        code, said = run_child(place, tmp_path)
+        assert code == 0, said
+    check(place, 8)
+    assert (ahead(place), count_prepared(place)) == ({}, 0)
+
+
+def make_uneven(place: Place, root: Path) -> None:
+    """Leave a target in which one batch of three segments is applied to some tables alone."""
+    code, said = run_child(place, root, "load.commit.after:1:kill")
+    assert code == -signal.SIGKILL, said
+    code, said = run_child(place, root, "load.part.after:2:kill", files=3)
+    assert code == -signal.SIGKILL, said
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("sessions", [1, 3])
+def test_a_smaller_batch_follows_a_kill(
+    place: Place, tmp_path: Path, log: LogMaker, *, is_prepared: bool, sessions: int
+) -> None:
+    """Tables that are ahead of it wait for the others, whether batches are still divided or not."""
+    del log
+    make_uneven(place, tmp_path)
+    if not is_prepared:
+        assert set(ahead(place).values()) == {68}
+        assert len(ahead(place)) >= 2
+    code, said = run_child(place, tmp_path, "load.commit.after:1:kill", sessions=sessions)
+    assert code == -signal.SIGKILL, said
+    if not is_prepared:
+        assert set(ahead(place).values()) == {68}
+    code, said = run_child(place, tmp_path, sessions=sessions)
+    assert code == 0, said
+    check(place, 8)
+    assert (ahead(place), count_prepared(place)) == ({}, 0)
+
+
+@pytest.fixture
+def divides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every batch divided."""
+    monkeypatch.setattr(division, "PART_S_MIN", 1e-9)
+
+
+def options_for(place: Place) -> dict[str, Any]:
+    """Return options of a loader in this process."""
+    return {
+        "namespaces": {"public": place.namespace},
+        "apply_sessions": 3,
+        "max_files_per_batch": 1,
+    }
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("divides", "log")
+def test_verify_waits_until_no_table_is_ahead(place: Place, tmp_path: Path) -> None:
+    """A hold is answered when all tables are at one commit again."""
+    make_uneven(place, tmp_path)
+    state = tmp_path / "state"
+    with DirectoryLock(state, HOLD_LOCK):
+        write_hold(state, Hold(nonce="n"))
+        running = Running(place.url, tmp_path, **options_for(place))
+        until(lambda: running.error is not None or read_held(state, "n") is not None)
+        held = read_held(state, "n")
+        assert held is not None
+        assert ahead(place) == {}
+        check(place, (held.gsn + 4) // 9)
+        clear_hold(state)
+    running.end()
+    check(place, 8)
+
+
+@pytest.mark.usefixtures("divides", "log")
+def test_batches_are_divided(place: Place, tmp_path: Path, *, is_prepared: bool) -> None:
+    """All rows are there, and the number of parts is that of the sessions."""
+    part_count = 0
+
+    def count(name: str) -> None:
+        nonlocal part_count
+        part_count += name == ("load.part.committed" if is_prepared else "load.part.after")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apply_parts.faults, "point", count)
+        Running(place.url, tmp_path, **options_for(place)).end()
+    assert part_count == 2 * 3  # three batches after the one with the shapes
+    check(place, 8)
+    assert (ahead(place), count_prepared(place)) == ({}, 0)
+
+
+@pytest.mark.usefixtures("log")
+def test_small_batches_stay_in_one_session(place: Place, tmp_path: Path) -> None:
+    """No other session is opened for them."""
+    running = Running(place.url, tmp_path, **options_for(place), exit_when_done=False)
+    until(lambda: running.error is not None or running.loader.applied_position.gsn == 68)
+    target = running.loader._target
+    assert isinstance(target, apply_parts.PartedTarget)
+    assert target._others == []
+    running.end(stop=True)
+    check(place, 8)
+
+
+REFUSED = "alter table c add constraint no_three check (name <> 'new 3')"
+ALLOWED = "alter table c drop constraint no_three"
+STATE = "select source_name, state from wirekite.wirekite_apart"
+
+
+@pytest.mark.usefixtures("divides", "log")
+def test_a_refused_row_stops_the_loader_with_its_table(
+    place: Place, tmp_path: Path, *, is_prepared: bool
+) -> None:
+    """Other parts stay or are rolled back, as the documentation says; then the loader continues."""
+    place.run(REFUSED)
+    with pytest.raises(ValueRefused) as raised:
+        Running(place.url, tmp_path, **options_for(place)).end()
+    assert raised.value.fields["table"] == f"{place.namespace}.c"
+    assert rows_of(place, "c") == expected_rows(2)
+    assert count_prepared(place) == 0
+    assert "c" not in ahead(place)
+    for name in ("a", "b", "d"):
+        is_ahead = name in ahead(place)
+        assert rows_of(place, name) == expected_rows(4 if is_ahead else 2)
+        assert not (is_prepared and is_ahead)
+    assert bool(ahead(place)) != is_prepared
+    place.run(ALLOWED)
+    Running(place.url, tmp_path, **options_for(place)).end()
+    check(place, 8)
+    assert ahead(place) == {}
+
+
+@pytest.mark.usefixtures("divides", "log")
+def test_a_table_that_cannot_be_applied_is_isolated(place: Place, tmp_path: Path) -> None:
+    """The others continue, whether they had the batch already or not."""
+    place.run(REFUSED)
+    Running(place.url, tmp_path, **options_for(place), isolates=True).end()
+    check(place, 8, tables=("a", "b", "d"))
+    assert rows_of(place, "c") == expected_rows(2)
+    assert place.run(STATE) == [("c", "isolated")]
+    assert (ahead(place), count_prepared(place)) == ({}, 0)
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("divides", "log")
+def test_a_table_is_paused_when_all_are_level_again(place: Place, tmp_path: Path) -> None:
+    """It then stays at the commit of the others, and loses and repeats nothing when it resumes."""
+    make_uneven(place, tmp_path)
+    bag = TableName("public", "bag")
+    requests = StateFile(tmp_path / "state" / REQUESTS_FILE, TableRequests)
+    requests.save(TableRequests(tables=(TableRequest(table=bag, paused=True),)))
+    running = Running(place.url, tmp_path, **options_for(place), exit_when_done=False)
+    until(lambda: running.error is not None or running.loader.applied_position.gsn == 68)
+    until(lambda: running.error is not None or place.run(STATE) == [("bag", "paused")])
+    level = len(rows_of(place, "bag"))
+    assert rows_of(place, "bag") == [(number,) for number in range(level)]
+    assert ahead(place) == {}
+    requests.save(TableRequests(tables=(TableRequest(table=bag, paused=False),)))
+    until(lambda: running.error is not None or place.run(STATE) == [("bag", "following")])
+    running.end(stop=True)
+    check(place, 8)
+
+
+@pytest.mark.usefixtures("divides")
+@pytest.mark.parametrize("sessions", [1, 3])
+def test_a_part_of_another_loader_is_seen(place: Place, tmp_path: Path, sessions: int) -> None:
+    """A loader whose batch has rows that another one has applied meanwhile is refused."""
+    maker = LogMaker(tmp_path / "log")
+    write_segments(maker, 1)
+    namespaces = {"public": place.namespace}
+    applying = Applying(place.url, maker.directory, namespaces=namespaces)
+    target: Target = applying.target
+    if sessions == 1:
+        applying.target.progress.ensure_ahead()
+    else:
+        target = apply_parts.PartedTarget(
+            applying.target,
+            lambda: applying.engine.open_target(place.url, namespaces),
+            session_count=sessions,
+        )
+    with closing(target), closing(applying):
+        target.bind("test-log")
+        batch = applying.stage()
+        target.apply(batch)
+        applying.applied = batch.after
+        for number in (2, 3):
+            write(maker, number)
+        maker.close_segment()
+        batch = applying.stage()
+        for name in NAMES:
+            values = f"'test-log', 'public', '{name}', {batch.after.gsn}"
+            place.run(f"insert into wirekite.wirekite_ahead values ({values})")
+            with pytest.raises(AppliedByAnother):
+                target.apply(batch)
+            with pytest.raises(AppliedByAnother):
+                target.write_table_sync([], at=batch.before)
+            place.run("delete from wirekite.wirekite_ahead")
+            check(place, 2)
+        target.apply(batch)
+        check(place, 4)
+        maker.writer.close()
+
+
+def test_a_shape_that_changes_keeps_a_batch_together(
+    place: Place, tmp_path: Path, divides: None
+) -> None:
+    """All sessions know the new shape afterwards."""
+    del divides
+    maker = LogMaker(tmp_path / "log")
+    for number in range(4):
+        write(maker, number)
+        if number % 2:
+            maker.close_segment()
+    wide = relation(
+        ("id", "integer", "int32"),
+        ("name", "text", "string"),
+        ("more", "integer", "int32"),
+        name="a",
+        version=2,
+    )
+    maker.transaction(insert(wide, 90, "x", 1), insert(KEYED["b"], 90, "x"), relations=[wide])
+    maker.close_segment()
+    for number in (91, 92):
+        names = [insert(KEYED[name], number, "y") for name in ("b", "c", "d")]
+        maker.transaction(insert(wide, number, "y", number), *names)
+        maker.close_segment()
+    maker.writer.finish()
+    Running(place.url, tmp_path, **options_for(place)).end()
+    maker.writer.close()
+    found = [row for row in rows_of(place, "a") if row[0] >= 90]
+    assert found == [(90, "x", 1), (91, "y", 91), (92, "y", 92)]
+    assert [row for row in rows_of(place, "d") if row[0] >= 90] == [(91, "y"), (92, "y")]
+
+
+def test_a_truncation_keeps_a_batch_together(place: Place, tmp_path: Path, divides: None) -> None:
+    """Rows before it are gone in every part."""
+    del divides
+    maker = LogMaker(tmp_path / "log")
+    write_segments(maker, 2)
+    maker.transaction((MarkerKind.TRUNCATE, [TableName("public", "bag")]), insert(BAG, 7))
+    maker.close_segment()
+    maker.transaction(insert(BAG, 8), insert(KEYED["a"], 90, "x"))
+    maker.close_segment()
+    maker.writer.finish()
+    Running(place.url, tmp_path, **options_for(place)).end()
+    maker.writer.close()
+    assert rows_of(place, "bag") == [(7,), (8,)]
+    assert len(rows_of(place, "a")) == 5

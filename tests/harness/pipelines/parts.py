@@ -56,7 +56,7 @@ def place_for(servers: SharedServers, way: str) -> Iterator[Place]:
 
 
 def settle(place: Place) -> None:
-    """Roll back the prepared transactions that a test has left, without which nothing is dropped."""
+    """Roll back the prepared transactions that a test has left: they keep locks."""
     query = "select gid from pg_prepared_xacts where database = current_database()"
     for (name,) in place.run(query):
         place.run(f"rollback prepared '{name}'")
