@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -200,14 +200,15 @@ def test_verify_waits_until_no_table_is_ahead(place: Place, tmp_path: Path) -> N
     state = tmp_path / "state"
     with DirectoryLock(state, HOLD_LOCK):
         write_hold(state, Hold(nonce="n"))
-        running = Running(place.url, tmp_path, **options_for(place))
+        running = Running(place.url, tmp_path, **options_for(place), exit_when_done=False)
         until(lambda: running.error is not None or read_held(state, "n") is not None)
         held = read_held(state, "n")
         assert held is not None
         assert ahead(place) == {}
         check(place, (held.gsn + 4) // 9)
         clear_hold(state)
-    running.end()
+    until(lambda: running.error is not None or running.loader.applied_position.gsn == 68)
+    running.end(stop=True)
     check(place, 8)
 
 
@@ -300,23 +301,30 @@ def test_a_table_is_paused_when_all_are_level_again(place: Place, tmp_path: Path
 
 
 @pytest.mark.usefixtures("divides")
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sessions", [1, 3])
-def test_a_part_of_another_loader_is_seen(place: Place, tmp_path: Path, sessions: int) -> None:
+def test_a_part_of_another_loader_is_seen(
+    place: Place, tmp_path: Path, sessions: int, name: str
+) -> None:
     """A loader whose batch has rows that another one has applied meanwhile is refused."""
-    maker = LogMaker(tmp_path / "log")
-    write_segments(maker, 1)
     namespaces = {"public": place.namespace}
-    applying = Applying(place.url, maker.directory, namespaces=namespaces)
-    target: Target = applying.target
-    if sessions == 1:
-        applying.target.progress.ensure_ahead()
-    else:
-        target = apply_parts.PartedTarget(
-            applying.target,
-            lambda: applying.engine.open_target(place.url, namespaces),
-            session_count=sessions,
+    with ExitStack() as stack:
+        maker = LogMaker(tmp_path / "log")
+        stack.callback(maker.writer.close)
+        write_segments(maker, 1)
+        applying = stack.enter_context(
+            closing(Applying(place.url, maker.directory, namespaces=namespaces))
         )
-    with closing(target), closing(applying):
+        target: Target = applying.target
+        if sessions == 1:
+            applying.target.progress.ensure_ahead()
+        else:
+            target = apply_parts.PartedTarget(
+                applying.target,
+                lambda: applying.engine.open_target(place.url, namespaces),
+                session_count=sessions,
+            )
+            stack.callback(target.close)
         target.bind("test-log")
         batch = applying.stage()
         target.apply(batch)
@@ -325,18 +333,14 @@ def test_a_part_of_another_loader_is_seen(place: Place, tmp_path: Path, sessions
             write(maker, number)
         maker.close_segment()
         batch = applying.stage()
-        for name in NAMES:
-            values = f"'test-log', 'public', '{name}', {batch.after.gsn}"
-            place.run(f"insert into wirekite.wirekite_ahead values ({values})")
-            with pytest.raises(AppliedByAnother):
-                target.apply(batch)
-            with pytest.raises(AppliedByAnother):
-                target.write_table_sync([], at=batch.before)
-            place.run("delete from wirekite.wirekite_ahead")
-            check(place, 2)
-        target.apply(batch)
-        check(place, 4)
-        maker.writer.close()
+        values = f"'test-log', 'public', '{name}', {batch.after.gsn}"
+        place.run(f"insert into wirekite.wirekite_ahead values ({values})")
+        with pytest.raises(AppliedByAnother):
+            target.apply(batch)
+        assert rows_of(place, name) == expected_rows(2)
+        with pytest.raises(AppliedByAnother):
+            target.write_table_sync([], at=batch.before)
+        assert applying.target.progress.read_applied() == batch.before
 
 
 def test_a_shape_that_changes_keeps_a_batch_together(
