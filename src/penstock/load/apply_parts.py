@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 
 import structlog
 
@@ -294,8 +295,7 @@ class _PartedBatch:
     def _begin(self, work: Callable[[int], None]) -> None:
         """Begin the work of each other session, by its place, in its thread."""
         self._running = [
-            self._target.begin(lambda place=place: work(place))
-            for place in range(len(self._others))
+            self._target.begin(partial(work, place)) for place in range(len(self._others))
         ]
 
     def _join(self) -> None:

@@ -639,7 +639,8 @@ class Loader:
         return True
 
     def _open_target(self) -> Target:
-        target, count = self._open_session(), self._options.apply_sessions
+        target: Target = self._open_session()
+        count = self._options.apply_sessions
         if count == 1 or not isinstance(target, SqlTarget):
             return target
         return PartedTarget(

@@ -32,7 +32,14 @@ from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableName
 from penstock.model.removal import Removal
 from penstock.ports.bulk import ChunkCounts, Mark
-from penstock.ports.progress import SHOWN_MAX, Progress, ProgressRow, SharedProgress, TargetReader
+from penstock.ports.progress import (
+    SHOWN_MAX,
+    Progress,
+    ProgressRow,
+    SharedProgress,
+    TargetReader,
+    Unfinished,
+)
 from penstock.ports.reset import Leftovers
 from penstock.ports.target import (
     SCHEMA,
@@ -465,6 +472,14 @@ class StateStore(StateSession, Progress, TargetProgress, TargetReader, SharedPro
         query = self.select((*_TABLE_KEY, "applied_gsn"), AHEAD, "log_id = ?", lock)
         found = self.read_if_there(query, (log_id,), doing="reading the tables that are ahead")
         return {TableName(schema, name): int(gsn) for schema, name, gsn in found}
+
+    def prepared_names(self) -> tuple[str, ...]:
+        """Return the names of prepared parts of a batch; an engine that prepares them knows."""
+        return ()
+
+    def read_unfinished(self) -> Unfinished:
+        tables = tuple(sorted(self.read_ahead(self.log_id())))
+        return Unfinished(tables=tables, prepared=self.prepared_names())
 
     def check_ahead(self, *, log_id: str, expected: Mapping[TableName, int], at: Applied) -> None:
         # A plain read may not see commits after the transaction's first one.

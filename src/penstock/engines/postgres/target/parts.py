@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 import psycopg
 import structlog
@@ -16,11 +17,14 @@ from penstock.engines.postgres.connect import literal, server_errors, statement
 from penstock.engines.postgres.target.target import TargetTable
 from penstock.host.errors import StatementFailed
 from penstock.model import PenstockError, Retry, TableName
+from penstock.model.removal import Removal
+from penstock.model.words import count_words
 
 logger = structlog.get_logger(__name__)
 
 PREFIX = "penstock"
 UNKNOWN_NAME = "42704"
+ENDS = {"committed": "commit", "aborted": "rollback"}
 PREPARED = f"""
     select gid
       from pg_prepared_xacts
@@ -33,7 +37,7 @@ class PreparedUndecided(PenstockError):
     """A part of a batch is prepared, and the transaction that decides about it has no outcome."""
 
     code = "TG38"
-    retry: Retry = "backoff"
+    retry: ClassVar[Retry] = "backoff"
 
 
 def group_tables(tables: Collection[TargetTable], *, replica: bool) -> list[frozenset[TableName]]:
@@ -105,28 +109,49 @@ def commit_prepared(connection: psycopg.Connection, log_id: str, decider: str, p
     _end(connection, "commit", _name(log_id, decider, part))
 
 
+def find_prepared(connection: psycopg.Connection, log_id: str) -> dict[str, str]:
+    """Return the names of a log's prepared parts, each with the outcome of the transaction that
+    decides about it: `committed`, `aborted`, `in progress`, or empty if the server has forgotten.
+    """
+    with server_errors("looking for prepared parts of a batch"):
+        names = [name for (name,) in connection.execute(PREPARED, (log_id,)).fetchall()]
+        found = {}
+        for name in names:
+            decider = int(name.split()[-2])
+            row = connection.execute("select txid_status(%s)", (decider,)).fetchone()
+            assert row is not None
+            found[name] = row[0] or ""
+    return found
+
+
 def settle_prepared(connection: psycopg.Connection, log_id: str) -> None:
     """Commit or roll back a log's prepared parts, as their deciding transactions ended.
 
     Raises PreparedUndecided.
     """
-    doing = "looking for prepared parts of a batch"
-    with server_errors(doing):
-        names = [name for (name,) in connection.execute(PREPARED, (log_id,)).fetchall()]
-    for name in names:
-        with server_errors(doing):
-            row = connection.execute("select txid_status(%s)", (int(name.split()[-2]),)).fetchone()
-        assert row is not None
-        end = {"committed": "commit", "aborted": "rollback"}.get(row[0])
-        if end is None:
+    for name, outcome in find_prepared(connection, log_id).items():
+        if outcome not in ENDS:
             raise PreparedUndecided(
-                f"transaction {name.split()[-2]}, which decides about the prepared transaction "
-                f"{name!r}, is {row[0] or 'too old for the server to know'}",
-                hint="Stop the other penstock that loads this target. If there is none, compare "
-                f"after: rollback prepared {literal(name)}; penstock verify",
+                f"the prepared transaction {name!r} has to be committed if another one was, which "
+                f"is {outcome or 'too old for the server to know'}",
+                hint="Stop the other penstock that loads this target. If there is none, run: "
+                f"rollback prepared {literal(name)}; and then: penstock verify",
             )
-        logger.info("prepared part of a batch is ended", name=name, end=end)
-        _end(connection, end, name)
+        logger.info("prepared part of a batch is ended", name=name, end=ENDS[outcome])
+        _end(connection, ENDS[outcome], name)
+
+
+def removal_of_prepared(connection: psycopg.Connection, log_id: str) -> list[Removal]:
+    """Return the end of a log's prepared parts; none if there are none."""
+    found = find_prepared(connection, log_id) if log_id else {}
+    if not found:
+        return []
+    ends = tuple(
+        f"{ENDS.get(outcome, 'rollback')} prepared {literal(name)};"
+        for name, outcome in found.items()
+    )
+    what = f"{count_words(len(found), 'prepared transaction')} of a batch that was cut short"
+    return [Removal(what=what, statements=ends)]
 
 
 def _end(connection: psycopg.Connection, end: str, name: str) -> None:
