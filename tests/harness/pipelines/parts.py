@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from harness.pipelines.changes import Change, relation
 from harness.pipelines.loader import LogMaker
 from harness.pipelines.merge import insert, update
@@ -58,8 +60,9 @@ def place_for(servers: SharedServers, way: str) -> Iterator[Place]:
 def settle(place: Place) -> None:
     """Roll back the prepared transactions that a test has left: they keep locks."""
     query = "select gid from pg_prepared_xacts where database = current_database()"
-    for (name,) in place.run(query):
-        place.run(f"rollback prepared '{name}'")
+    with psycopg.connect(place.url, autocommit=True) as connection:
+        for (name,) in connection.execute(query).fetchall():
+            connection.execute(f"rollback prepared '{name}'")  # type: ignore[arg-type]
 
 
 def shape_of(place: Place, shape: Relation) -> Relation:

@@ -224,7 +224,6 @@ _CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "LD46": ("PK15",),
         "SL01": ("PK21",),
         "TG03": ("PK16",),
-        "TG38": ("PK27",),
     }
 )
 

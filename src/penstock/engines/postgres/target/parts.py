@@ -6,6 +6,7 @@ it, whose outcome the server knows. Not here: the order of the steps (`load/appl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
@@ -87,6 +88,10 @@ def _name(log_id: str, decider: str, part: int) -> str:
     return f"{PREFIX} {log_id} {decider} {part}"
 
 
+def _of_log(log_id: str) -> re.Pattern[str]:
+    return re.compile(rf"{re.escape(f'{PREFIX} {log_id}')} (\d+) \d+")
+
+
 @contextmanager
 def prepared_transaction(
     connection: psycopg.Connection, log_id: str, decider: str, part: int
@@ -114,11 +119,12 @@ def find_prepared(connection: psycopg.Connection, log_id: str) -> dict[str, str]
     decides about it: `committed`, `aborted`, `in progress`, or empty if the server has forgotten.
     """
     with server_errors("looking for prepared parts of a batch"):
-        names = [name for (name,) in connection.execute(PREPARED, (log_id,)).fetchall()]
         found = {}
-        for name in names:
-            decider = int(name.split()[-2])
-            row = connection.execute("select txid_status(%s)", (decider,)).fetchone()
+        for (name,) in connection.execute(PREPARED, (log_id,)).fetchall():
+            match = _of_log(log_id).fullmatch(name)
+            if match is None:
+                continue  # of a log whose id begins with this one's
+            row = connection.execute("select txid_status(%s)", (int(match[1]),)).fetchone()
             assert row is not None
             found[name] = row[0] or ""
     return found
