@@ -36,6 +36,7 @@ from harness.servers.engines import Place, PostgresPlace
 from penstock.host.files import DirectoryLock
 from penstock.host.state_file import StateFile
 from penstock.load import apply_parts, division
+from penstock.load.loader import Loader
 from penstock.load.loader_state import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
 from penstock.load.table_sync import REQUESTS_FILE
 from penstock.model import MarkerKind, TableName
@@ -282,9 +283,21 @@ def test_a_table_that_cannot_be_applied_is_isolated(place: Place, tmp_path: Path
 
 @pytest.mark.faults
 @pytest.mark.usefixtures("divides", "log")
-def test_a_table_is_paused_when_all_are_level_again(place: Place, tmp_path: Path) -> None:
-    """It then stays at the commit of the others, and loses and repeats nothing when it resumes."""
+def test_tables_move_when_all_are_level_again(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A paused table stays at the commit of the others, and loses and repeats nothing when it
+    resumes; deferred keys are created at one commit, too.
+    """
     make_uneven(place, tmp_path)
+    levels: list[bool] = []
+    create = Loader._create_keys
+
+    def create_keys(self: Loader) -> bool:
+        levels.append(not ahead(place))
+        return create(self)
+
+    monkeypatch.setattr(Loader, "_create_keys", create_keys)
     bag = TableName("public", "bag")
     requests = StateFile(tmp_path / "state" / REQUESTS_FILE, TableRequests)
     requests.save(TableRequests(tables=(TableRequest(table=bag, paused=True),)))
@@ -298,6 +311,8 @@ def test_a_table_is_paused_when_all_are_level_again(place: Place, tmp_path: Path
     until(lambda: running.error is not None or place.run(STATE) == [("bag", "following")])
     running.end(stop=True)
     check(place, 8)
+    assert levels
+    assert all(levels)
 
 
 @pytest.mark.usefixtures("divides")

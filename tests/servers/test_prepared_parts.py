@@ -13,6 +13,7 @@ from harness.servers.engines import Place
 from penstock.engines.postgres.target import parts
 from penstock.engines.postgres.target.parts import PreparedUndecided
 from penstock.engines.postgres.target.progress import connect_progress, leftovers, remove
+from penstock.host.errors import StatementInterrupted
 from penstock.model import TableName
 from plugins.shared import SharedServers
 
@@ -122,3 +123,18 @@ def test_status_tells_what_is_left(place: Place) -> None:
     assert name.startswith(f"penstock {LOG_ID} ")
     assert "s.t" in found.text
     assert name in found.text
+
+
+def test_a_server_without_room_interrupts_a_part(place: Place) -> None:
+    """Nothing of it is left if other programs have prepared as many transactions as it keeps."""
+    decider = decide(place, commits=True)
+    for number in range(8):
+        prepare(place, number, decider, "of another")
+    with psycopg.connect(place.url, autocommit=True) as connection:
+        assert parts.count_free(connection) == (8, 0)
+        with (
+            pytest.raises(StatementInterrupted, match="maximum number of prepared"),
+            parts.prepared_transaction(connection, LOG_ID, decider, 9),
+        ):
+            connection.execute("insert into kept values (9)")
+        assert connection.execute("select count(*) from kept").fetchall() == [(0,)]

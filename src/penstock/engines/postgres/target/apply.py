@@ -76,7 +76,7 @@ class PostgresTarget(SqlTarget):
         policies: Of changes of shape.
         foreign: Meaning of the rows' types here.
         noted: See `take_notes`.
-        prepared_max: Prepared transactions that the server keeps; -1 if it was not asked yet.
+        may_prepare: Whether the server keeps prepared transactions at all, as far as known.
     """
 
     connection: psycopg.Connection
@@ -92,7 +92,7 @@ class PostgresTarget(SqlTarget):
     foreign: Foreign = field(default_factory=Foreign)
     tables: dict[TableName, TargetTable] = field(default_factory=dict)
     noted: list[ShapeNote] = field(default_factory=list)
-    prepared_max: int = -1
+    may_prepare: bool = True
 
     @property
     def is_closed(self) -> bool:
@@ -203,9 +203,11 @@ class PostgresTarget(SqlTarget):
         return parts.group_tables(tables, replica=self.replica)
 
     def prepares(self, count: int) -> bool:
-        if self.prepared_max < 0:
-            self.prepared_max = parts.count_prepared_max(self.connection)
-        return count <= self.prepared_max
+        if not self.may_prepare:
+            return False
+        most, free = parts.count_free(self.connection)
+        self.may_prepare = most > 0  # a server must be restarted to change that
+        return count <= free
 
     def read_transaction_id(self) -> str:
         return parts.read_transaction_id(self.connection)

@@ -16,7 +16,7 @@ import structlog
 
 from penstock.engines.postgres.connect import literal, server_errors, statement
 from penstock.engines.postgres.target.target import TargetTable
-from penstock.host.errors import StatementFailed
+from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import PenstockError, Retry, TableName
 from penstock.model.removal import Removal
 from penstock.model.words import count_words
@@ -31,6 +31,11 @@ PREPARED = f"""
       from pg_prepared_xacts
      where database = current_database() and starts_with(gid, '{PREFIX} ' || %s || ' ')
      order by gid
+"""
+
+FREE = """
+    select current_setting('max_prepared_transactions')::int, count(*)::int
+      from pg_prepared_xacts
 """
 
 
@@ -68,12 +73,12 @@ def group_tables(tables: Collection[TargetTable], *, replica: bool) -> list[froz
     return [frozenset(names) for _, names in groups]
 
 
-def count_prepared_max(connection: psycopg.Connection) -> int:
-    """Return how many prepared transactions the server keeps at most; 0 by default."""
-    with server_errors("asking for max_prepared_transactions"):
-        row = connection.execute("select current_setting('max_prepared_transactions')").fetchone()
+def count_free(connection: psycopg.Connection) -> tuple[int, int]:
+    """Return how many prepared transactions the server keeps, and how many more it would keep."""
+    with server_errors("counting prepared transactions"):
+        row = connection.execute(FREE).fetchone()
     assert row is not None
-    return int(row[0])
+    return row[0], row[0] - row[1]
 
 
 def read_transaction_id(connection: psycopg.Connection) -> str:
@@ -101,12 +106,22 @@ def prepared_transaction(
         connection.execute("begin")
         try:
             yield
-            name = literal(_name(log_id, decider, part))
-            connection.execute(statement(f"prepare transaction {name}"))
+            _prepare(connection, _name(log_id, decider, part))
         except BaseException:
             if not connection.closed:
                 connection.rollback()
             raise
+
+
+def _prepare(connection: psycopg.Connection, name: str) -> None:
+    try:
+        connection.execute(statement(f"prepare transaction {literal(name)}"))
+    except psycopg.errors.OutOfMemory as error:
+        # Other programs have taken the last ones. The next batch looks how many are free.
+        raise StatementInterrupted(
+            f"preparing a part of a batch: {error.diag.message_primary}",
+            hint="penstock retries automatically; max_prepared_transactions may be raised.",
+        ) from error
 
 
 def commit_prepared(connection: psycopg.Connection, log_id: str, decider: str, part: int) -> None:
