@@ -41,6 +41,7 @@ from penstock.load.loader_state import HOLD_LOCK, Hold, clear_hold, read_held, w
 from penstock.load.table_sync import REQUESTS_FILE
 from penstock.model import MarkerKind, TableName
 from penstock.model.table_requests import TableRequest, TableRequests
+from penstock.ports.progress import open_target_reader
 from penstock.ports.target import AppliedByAnother, Target, ValueRefused
 from plugins.shared import SharedServers
 
@@ -96,6 +97,29 @@ def test_kills_between_the_parts(place: Place, tmp_path: Path, log: LogMaker, po
     check(place, 8)
     assert ahead(place) == {}
     assert count_prepared(place) == 0
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("point", PREPARED_POINTS)
+@pytest.mark.parametrize("place", ["pg18 prepared"], indirect=True)
+def test_kills_between_the_commits_of_prepared_parts(
+    place: Place, tmp_path: Path, log: LogMaker, point: str
+) -> None:
+    """The batch is decided: a status says which part is left, and the next loader commits it."""
+    del log
+    code, said = run_child(place, tmp_path, f"{point}:kill")
+    assert code == -signal.SIGKILL, said
+    with closing(open_target_reader(place.url, application_name="test")) as reader:
+        assert reader.read_applied().gsn == 32
+        left = len(reader.read_unfinished().prepared)
+    assert left == count_prepared(place) <= 1
+    code, said = run_child(place, tmp_path, "load.apply.before:1:kill")
+    assert code == -signal.SIGKILL, said
+    check(place, 4)
+    assert count_prepared(place) == 0
+    code, said = run_child(place, tmp_path)
+    assert code == 0, said
+    check(place, 8)
 
 
 def wait_for(child: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
