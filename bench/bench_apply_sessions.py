@@ -32,6 +32,12 @@ COMMITS = """
      where id > {base}
      order by 1
 """
+ENDS = """
+    select distinct extract(epoch from pg_xact_commit_timestamp(xmin))::float8
+      from wirekite.wirekite_progress
+     where operation = 'CL'
+     order by 1
+"""
 
 
 def workloads(changes: int) -> list[Workload]:
@@ -82,20 +88,27 @@ class Targets:
         return self._server.url(f"copy_{self._count}")
 
 
-def measure_spreads_ms(url: str, shares: list[Workload]) -> list[float]:
-    """Return for each batch the time between the first and the last commit of its tables."""
+def measure_spreads_ms(url: str, shares: list[Workload], *, is_prepared: bool) -> list[float]:
+    """Return for each batch the time between the first and the last commit of its parts.
+
+    The commit that ends a batch is the last of its parts, and the first if they are prepared.
+    """
     with psycopg.connect(url) as connection:
-        found = [
-            [
-                row[0]
-                for row in connection.execute(
-                    COMMITS.format(table=share.table, base=share.base_row_count)  # type: ignore[arg-type]
-                )
-            ]
+
+        def read(query: str) -> list[float]:
+            return [row[0] for row in connection.execute(query)]  # type: ignore[arg-type]
+
+        ends = read(ENDS)
+        commits = {
+            time
             for share in shares
-        ]
-    assert len({len(times) for times in found}) == 1, "a batch has no insert in some table"
-    return [1e3 * (max(times) - min(times)) for times in zip(*found, strict=True)]
+            for time in read(COMMITS.format(table=share.table, base=share.base_row_count))
+        }
+    batches: dict[float, list[float]] = {end: [end] for end in ends}
+    for time in commits:
+        earlier, later = [t for t in ends if t <= time], [t for t in ends if t >= time]
+        batches[earlier[-1] if is_prepared else later[0]].append(time)
+    return [1e3 * (max(times) - min(times)) for times in batches.values()]
 
 
 def main() -> None:
@@ -132,7 +145,8 @@ def main() -> None:
             def measure_once() -> Measurement:
                 fresh = targets.fresh()
                 measured = beside_servers(lambda: load(fresh), server)
-                spreads.setdefault(name, []).extend(measure_spreads_ms(fresh, shares))
+                found = measure_spreads_ms(fresh, shares, is_prepared="prepared" in name)
+                spreads.setdefault(name, []).extend(found)
                 return measured
 
             return Contender(name=name, run=measure_once, unit_count=row_count, unit="changes")
