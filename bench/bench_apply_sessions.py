@@ -5,8 +5,8 @@ backends and the workers that stage the next batch need more than two cores, so 
 here by the servers' own work; with `bench.cores` each backend has a share of its own.
 Limit: one session, which is the default.
 
-The last lines show how far apart in time the parts of a batch were committed: for each batch, the
-milliseconds between the first and the last commit of its tables, as the server recorded them.
+The last lines show how much later the last part of a batch was committed than the first one: the
+milliseconds between both commits, as the server recorded them, for each batch.
 """
 
 from __future__ import annotations
