@@ -59,6 +59,12 @@ def test_a_table_between_two_others_joins_them_though_it_has_no_rows() -> None:
     assert groups(*tables) == [{"a", "c"}, {"d"}]
 
 
+def test_a_group_has_the_relatives_of_all_its_tables() -> None:
+    """The first table is joined to the second by one table, and to the third by another."""
+    keys = (key("x", "a"), key("x", "b"), key("y", "a"), key("y", "c"))
+    assert groups(*(table(one, *keys) for one in ("a", "b", "c"))) == [{"a", "b", "c"}]
+
+
 @pytest.mark.parametrize(
     ("more", "replica", "are_together"),
     [
