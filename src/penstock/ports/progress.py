@@ -160,7 +160,7 @@ class Unfinished:
 
     @property
     def text(self) -> str:
-        """What it is, in words."""
+        """A sentence that says what is left."""
         words = []
         if self.tables:
             names = ", ".join(map(str, self.tables[:SHOWN_MAX]))

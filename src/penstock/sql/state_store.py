@@ -478,6 +478,8 @@ class StateStore(StateSession, Progress, TargetProgress, TargetReader, SharedPro
         return ()
 
     def read_unfinished(self) -> Unfinished:
+        if "wirekite_ahead" not in self.present_tables():  # as long as one session applies
+            return Unfinished()
         tables = tuple(sorted(self.read_ahead(self.log_id())))
         return Unfinished(tables=tables, prepared=self.prepared_names())
 

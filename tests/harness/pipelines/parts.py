@@ -65,22 +65,17 @@ def settle(place: Place) -> None:
             connection.execute(f"rollback prepared '{name}'")  # type: ignore[arg-type]
 
 
-def shape_of(place: Place, shape: Relation) -> Relation:
-    """Return a table's shape; all places have it in the log's schema."""
-    del place
-    return shape
+def write(log: LogMaker, number: int, *, name_in_c: str = "") -> int:
+    """Write one transaction: a row of each table, and a change of the previous one's name.
 
-
-def write(log: LogMaker, number: int) -> int:
-    """Write one transaction: a row of each table, and a change of all earlier ones' names.
-
-    A row of `bag` counts twice if it is applied twice.
+    A row of `bag` counts twice if it is applied twice. name_in_c: the new row's name in table c.
     """
     changes: list[tuple[Relation, Change]] = []
     for name in NAMES:
         if number:
             changes.append(update(KEYED[name], number - 1, f"after {number}"))
-        changes.append(insert(KEYED[name], number, f"new {number}"))
+        text = name_in_c if name == "c" and name_in_c else f"new {number}"
+        changes.append(insert(KEYED[name], number, text))
     return log.transaction(*changes, insert(BAG, number))
 
 
