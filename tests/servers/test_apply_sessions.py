@@ -81,7 +81,7 @@ def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iter
 
 @pytest.fixture
 def is_prepared(request: pytest.FixtureRequest) -> bool:
-    """Whether parts are prepared in this test's place."""
+    """Return whether parts are prepared in this test's place."""
     return "prepared" in request.node.callspec.params["place"]
 
 
@@ -144,7 +144,7 @@ def end_main_session(place: Place) -> None:
 def test_a_loader_that_was_stopped_inside_a_part_applies_nothing_later(
     place: Place, tmp_path: Path, log: LogMaker, *, is_prepared: bool
 ) -> None:
-    """Its main session ends meanwhile, and another loader applies the rest of the log."""
+    """The main session ends meanwhile, and another loader applies the rest of the log."""
     del log
     code, said = run_child(place, tmp_path, "load.commit.after:1:kill")
     assert code == -signal.SIGKILL, said

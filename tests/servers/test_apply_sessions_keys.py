@@ -27,7 +27,7 @@ def applying(start: Start, log: LogMaker, monkeypatch: pytest.MonkeyPatch) -> Ap
     return applying
 
 
-def parted(applying: Applying) -> apply_parts.PartedTarget:
+def open_parted(applying: Applying) -> apply_parts.PartedTarget:
     """Return the loader's target with up to three sessions."""
     target = apply_parts.PartedTarget(
         applying.target,
@@ -58,7 +58,7 @@ def test_parents_and_children_are_one_part(
         insert(ITEM, 2, "y", 2),
     )
     log.close_segment()
-    with closing(parted(applying)) as target:
+    with closing(open_parted(applying)) as target:
         target.apply(applying.stage())
         assert sorted(parts) == [["child", "parent"], ["t"]]
         assert applying.rows("select id from public.parent order by 1") == [(1,), (2,), (4,)]
@@ -76,7 +76,7 @@ def test_a_refused_key_leaves_the_other_part_ahead(applying: Applying, log: LogM
     """The table with rows of its own is ahead; nothing of the family is applied."""
     log.transaction(insert(CHILD, 50, 9), insert(ITEM, 2, "y", 2))
     log.close_segment()
-    with closing(parted(applying)) as target:
+    with closing(open_parted(applying)) as target:
         with pytest.raises(ForeignKeyBlocked):
             target.apply(applying.stage())
         ahead = applying.rows("select source_name from wirekite.wirekite_ahead")

@@ -71,7 +71,7 @@ def test_parts_end_as_their_deciding_transaction_did(place: Place) -> None:
 
 
 def test_a_part_whose_decider_is_open_is_left(place: Place) -> None:
-    """It may still be committed: nothing is decided for it."""
+    """The decider may still be committed: nothing is decided for it."""
     with psycopg.connect(place.url) as open_one:
         prepare(place, 1, parts.read_transaction_id(open_one))
         with pytest.raises(PreparedUndecided, match="in progress"):
@@ -126,7 +126,7 @@ def test_status_tells_what_is_left(place: Place) -> None:
 
 
 def test_a_server_without_room_interrupts_a_part(place: Place) -> None:
-    """Nothing of it is left if other programs have prepared as many transactions as it keeps."""
+    """Other programs have prepared as many as it keeps: the part is rolled back."""
     decider = decide(place, commits=True)
     for number in range(8):
         prepare(place, number, decider, "of another")

@@ -159,7 +159,7 @@ def test_an_unknown_key_names_its_line_and_the_nearest_known_one(
     ("value", "count"), [("1", 1), ("3", 3), ('"auto"', 4), ('"${N}"', 7), ("64", 64)]
 )
 def test_the_number_of_sessions_that_apply(tmp_path: Path, value: str, count: int) -> None:
-    """It is a number, or `auto`; without the key there is one."""
+    """The value is a number, or `auto`; without the key there is one."""
     assert config_of(tmp_path, WHOLE).change_loader.session_count == 1
     text = WHOLE.replace("maxFilesPerBatch = 30", f"applySessions = {value}")
     config = config_of(tmp_path, text, {**ENVIRONMENT, "N": "7"})

@@ -49,7 +49,7 @@ def names(parts: list[list[PhaseSpec]]) -> list[set[str]]:
 
 
 def test_a_piece_has_its_tables_rows_and_shapes() -> None:
-    """Nothing of the phase is lost; a group stays one piece."""
+    """A group stays one piece, and no table of the phase is lost."""
     groups = [{TableName("copy", "a"), TableName("copy", "c")}, {TableName("copy", "b")}]
     first, second = split_phase(phase(a=1, b=2, c=3), groups)
     assert [one.table.name for one in first.merges] == ["a", "c"]

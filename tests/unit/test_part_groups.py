@@ -80,7 +80,7 @@ def test_a_group_has_the_relatives_of_all_its_tables() -> None:
 def test_tables_that_touch_others_stay_together(
     more: dict[str, Any], *, replica: bool, are_together: bool
 ) -> None:
-    """So do tables that inherit, and those whose triggers or rules fire, in the session's role."""
+    """Tables that inherit do, and those whose triggers or rules fire in the session's role."""
     tables = [table("a", **more), table("b"), table("c", **more)]
     expected = [{"a", "c"}, {"b"}] if are_together else [{"a"}, {"b"}, {"c"}]
     assert groups(*tables, replica=replica) == expected

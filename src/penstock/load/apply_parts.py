@@ -12,9 +12,10 @@ position from moving until it has committed, and inserts its rows first, so that
 one can apply a part.
 
 Prepared: if the server keeps enough prepared transactions, each part is prepared, and committed
-after the main transaction, which decides: a prepared part names it, and whoever binds the target
-next looks at its outcome (`SqlTarget.settle_prepared`). The main transaction has moved the
-position before the first part begins, so a second loader waits for its end.
+after the main transaction, which decides. A prepared part names that transaction, and the next
+loader that binds the target looks at its outcome (`SqlTarget.settle_prepared`). The main
+transaction has moved the position before the first part begins, so a second loader waits for its
+end.
 
 A batch stays in one session if it is small, and if tables are altered, emptied or read again in it.
 """
@@ -173,7 +174,7 @@ class _PartedBatch:
     def run(self) -> Mapping[str, float]:
         """Apply and commit all parts."""
         is_prepared = self._main.prepares(len(self._others))
-        with self._unwrapped():
+        with self._unwrap_errors():
             if is_prepared:
                 apply_repeatedly(self._main, _merges_of(self._own), self._once_prepared)
             else:
@@ -190,7 +191,7 @@ class _PartedBatch:
         return {**self._batch.seconds, **self._steps.seconds}
 
     @contextmanager
-    def _unwrapped(self) -> Iterator[None]:
+    def _unwrap_errors(self) -> Iterator[None]:
         try:
             yield
         except _PartFailed as failed:
