@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from penstock.load.table_sync import REQUESTS_FILE
 from penstock.model import MarkerKind, TableName
 from penstock.model.table_requests import TableRequest, TableRequests
 from penstock.ports.progress import open_target_reader
-from penstock.ports.target import AppliedByAnother, Target, ValueRefused
+from penstock.ports.target import AppliedByAnother, MergeBatch, Target, ValueRefused
 from plugins.shared import SharedServers
 
 # `name:nth`: the first batch brings the shapes, so one session applies it.
@@ -358,16 +358,14 @@ def test_tables_move_when_all_are_level_again(
     assert all(levels)
 
 
-@pytest.mark.usefixtures("divides")
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("sessions", [1, 3])
-def test_a_part_of_another_loader_is_seen(
-    place: Place, tmp_path: Path, sessions: int, name: str
-) -> None:
-    """A loader whose batch has rows that another one has applied meanwhile is refused."""
+@contextmanager
+def staged_batch(
+    place: Place, root: Path, sessions: int
+) -> Iterator[tuple[Target, MergeBatch, Applying]]:
+    """Provide a target with two transactions, the staged batch of two more, and its session."""
     namespaces = {"public": place.namespace}
     with ExitStack() as stack:
-        maker = LogMaker(tmp_path / "log")
+        maker = LogMaker(root / "log")
         stack.callback(maker.writer.close)
         write_segments(maker, 1)
         applying = stack.enter_context(
@@ -390,7 +388,17 @@ def test_a_part_of_another_loader_is_seen(
         for number in (2, 3):
             write(maker, number)
         maker.close_segment()
-        batch = applying.stage()
+        yield target, applying.stage(), applying
+
+
+@pytest.mark.usefixtures("divides")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sessions", [1, 3])
+def test_a_part_of_another_loader_is_seen(
+    place: Place, tmp_path: Path, sessions: int, name: str
+) -> None:
+    """A loader whose batch has rows that another one has applied meanwhile is refused."""
+    with staged_batch(place, tmp_path, sessions) as (target, batch, applying):
         values = f"'test-log', 'public', '{name}', {batch.after.gsn}"
         place.run(f"insert into wirekite.wirekite_ahead values ({values})")
         with pytest.raises(AppliedByAnother):
@@ -399,6 +407,17 @@ def test_a_part_of_another_loader_is_seen(
         with pytest.raises(AppliedByAnother):
             target.write_table_sync([], at=batch.before)
         assert applying.target.progress.read_applied() == batch.before
+
+
+@pytest.mark.usefixtures("divides")
+def test_no_part_is_applied_at_another_position(place: Place, tmp_path: Path) -> None:
+    """A loader that another one has overtaken changes nothing."""
+    with staged_batch(place, tmp_path, 3) as (target, batch, _):
+        place.run("update wirekite.wirekite_log set applied_gsn = applied_gsn + 1")
+        with pytest.raises(AppliedByAnother):
+            target.apply(batch)
+    check(place, 2)
+    assert (ahead(place), count_prepared(place)) == ({}, 0)
 
 
 def test_a_shape_that_changes_keeps_a_batch_together(
