@@ -66,10 +66,10 @@ class Always:
         return "RUN"
 
 
-def make_segments(url: str, directory: Path, row_count: int) -> None:
-    """Extract W's changes into segments of 150,000 operations."""
+def make_segments(url: str, directory: Path, row_count: int, *, pattern: str = "public.w") -> None:
+    """Extract W's changes into segments of 150,000 operations. pattern: of its tables."""
     with open_catalog(url) as catalog:
-        tables = captured_tables(catalog, ["public.w"])
+        tables = captured_tables(catalog, [pattern])
     extractor: Extractor
     options = ExtractOptions(slot=SLOT, publication=PUBLICATION, flush_interval_s=3600)
     extractor = Extractor(
@@ -120,10 +120,12 @@ def penstock(
     *,
     servers: Collection[int] = (),
     ships_frames: bool = False,
+    apply_sessions: int = 1,
 ) -> Measurement:
     """Load every segment, as `penstock load` does, in batches of one segment.
 
     servers: processes that are not ours and do not count. ships_frames: see `BatchOptions`.
+    apply_sessions: see `LoaderOptions`.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
         options = LoaderOptions(
@@ -134,6 +136,7 @@ def penstock(
             max_files_per_batch=files_per_batch,
             exit_when_done=False,
             ships_frames=ships_frames,
+            apply_sessions=apply_sessions,
         )
         last = list_segments(log)[-1].number
         loader: Loader

@@ -45,7 +45,7 @@ create or replace procedure {procedure}(first_id bigint, transaction_count int,
                                         insert_count int, update_count int, delete_count int)
 language plpgsql as $$
 declare
-    next_id bigint := first_id; next_update bigint := 1; next_delete bigint := 200001;
+    next_id bigint := first_id; next_update bigint := 1; next_delete bigint := {first_delete};
 begin
     for i in 1..transaction_count loop
         insert into {table} select {row}
@@ -109,8 +109,11 @@ class Workload:
                 row, count = self._row.format(id="i"), self.base_row_count
                 connection.execute(FILL.format(table=self.table, row=row, count=count))
 
-    def change(self, url: str, *, first_id: int | None = None) -> int:
-        """Commit the changes; return how many row changes there were."""
+    def change(self, url: str, *, first_id: int | None = None, first_delete: int = 200_001) -> int:
+        """Commit the changes; return how many row changes there were.
+
+        first_id: of the inserted rows. first_delete: lowest id of the deleted rows.
+        """
         procedure = self.table + "_changes"
         first = first_id if first_id is not None else self.base_row_count + 1
         with psycopg.connect(url, autocommit=True) as connection:
@@ -126,7 +129,13 @@ class Workload:
             row = self._row.format(id="g")
             update = NARROW_UPDATE if self.narrow else UPDATE
             connection.execute(
-                CHANGES.format(table=self.table, procedure=procedure, row=row, update=update)
+                CHANGES.format(
+                    table=self.table,
+                    procedure=procedure,
+                    row=row,
+                    update=update,
+                    first_delete=first_delete,
+                )
             )
             connection.execute(
                 f"call {procedure}({first}, {count}, {inserts}, {updates}, {deletes})"

@@ -49,6 +49,8 @@ ELSEWHERE = {
     "extract.capture.after",
     "load.apart.before",
     "load.apart.after",
+    # Batches in parts: test_parts_kills.py
+    *("load.part.before", "load.part.after", "load.parts.joined", "load.part.committed"),
     "extract.done.before",  # here: test_killed_before_it_says_done
     "handover.resumed",  # here: test_killed_at_the_end_of_the_handover
     "handover.paused",  # mode pause: tests/servers/test_handover.py

@@ -189,3 +189,21 @@ def test_tables_of_mysql_that_no_change_can_be_applied_to(
     assert find_by_code(config, "PK20") == []
     mysql.execute("alter table a drop column n", name)
     one(config, "PK20", E, "n is missing")
+
+
+def test_pk27_a_batch_that_was_cut_short(
+    config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None]
+) -> None:
+    """Tables that are ahead of the others are named until a loader has finished the batch."""
+    run("create table a (id int primary key)")
+    with closing(open_progress(config.target.url, application_name="test")) as progress:
+        progress.ensure_tables()
+        assert find_by_code(config, "PK27") == []
+        progress.ensure_ahead()  # type: ignore[attr-defined]
+    run_in_target("insert into wirekite.wirekite_log (log_id) values ('ours')")
+    assert find_by_code(config, "PK27") == []
+    run_in_target("insert into wirekite.wirekite_ahead values ('ours', 'public', 'a', 7)")
+    finding = one(config, "PK27", W, "public.a")
+    assert finding.command.startswith("penstock load ")
+    run_in_target("update wirekite.wirekite_ahead set log_id = 'of another'")
+    assert find_by_code(config, "PK27") == []

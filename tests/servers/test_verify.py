@@ -40,6 +40,7 @@ from penstock.load.loader_state import (
     write_held,
     write_hold,
 )
+from penstock.model import TableName
 from penstock.ports.config import Config
 
 SLOT = "wirekite_replication_slot"
@@ -166,6 +167,20 @@ def test_changes_in_the_log_that_are_not_applied_are_not_called_differences(
         connection.execute("update wirekite.wirekite_log set applied_gsn = 1")
     assert verify(config).tables[0].missing == 1
     run(config.target.url, "insert into t values (0, 'zero')")
+    assert verify(config).equal
+
+
+def test_a_batch_that_was_cut_short_is_not_called_a_difference(config: Config) -> None:
+    """Some of its tables are ahead of the others until a loader has finished it."""
+    with connect(config.target.url, application_name="test") as connection:
+        progress = PostgresProgress(connection)
+        progress.ensure_ahead()
+        progress.bind_log("the log")
+        ahead = [TableName("public", "t")]
+        progress.put_ahead(log_id="the log", tables=ahead, known={}, gsn=5)
+        with pytest.raises(ChangesUnapplied, match=r"applied in part: .* public\.t"):
+            verify(config)
+        progress.clear_ahead(log_id="the log", gsn=5)
     assert verify(config).equal
 
 

@@ -156,8 +156,31 @@ def test_an_unknown_key_names_its_line_and_the_nearest_known_one(
 
 
 @pytest.mark.parametrize(
+    ("value", "count"), [("1", 1), ("3", 3), ('"auto"', 4), ('"${N}"', 7), ("64", 64)]
+)
+def test_the_number_of_sessions_that_apply(tmp_path: Path, value: str, count: int) -> None:
+    """The value is a number, or `auto`; without the key there is one."""
+    assert config_of(tmp_path, WHOLE).change_loader.session_count == 1
+    text = WHOLE.replace("maxFilesPerBatch = 30", f"applySessions = {value}")
+    config = config_of(tmp_path, text, {**ENVIRONMENT, "N": "7"})
+    assert config.change_loader.session_count == count
+
+
+@pytest.mark.parametrize("target", ["sqlserver://u@h/d", "delta+file:///lake"])
+def test_one_session_applies_to_other_targets(tmp_path: Path, target: str) -> None:
+    """Their sessions cannot divide a batch: the key is refused by name."""
+    url = "postgresql://loader:${TARGET_PASSWORD}@localhost:5433/shop"
+    text = WHOLE.replace(url, target).replace("maxFilesPerBatch = 30", "applySessions = 2")
+    with pytest.raises(ConfigOtherEngine, match="applySessions is a key of PostgreSQL and MySQL"):
+        config_of(tmp_path, text)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "error", "said"),
     [
+        ("maxFilesPerBatch = 30", "applySessions = 0", ConfigValueInvalid, "from 1 to 64"),
+        ("maxFilesPerBatch = 30", "applySessions = 65", ConfigValueInvalid, "from 1 to 64"),
+        ("maxFilesPerBatch = 30", 'applySessions = "many"', ConfigValueInvalid, "applySessions"),
         ("exitWhenIdle = false", 'exitWhenIdle = "no"', ConfigValueInvalid, "exitWhenIdle"),
         ("exitWhenIdle = false", "exitWhenIdle = 1", ConfigValueInvalid, "exitWhenIdle"),
         ("maxFilesPerBatch = 30", "maxFilesPerBatch = 0", ConfigValueInvalid, "more than 0"),

@@ -26,7 +26,7 @@ def test_what_asks_nobody_is_done_and_nothing_else(
     assert report.checks_done == len(here)
     at_source = [one for one in checks_of(source).CHECKS if one.side is Side.SOURCE]
     at_target = [one for one in checks_of(target).CHECKS if one.side is Side.TARGET]
-    load = ["PK15", "PK16", "PK17"]
+    load = ["PK15", "PK16", "PK27", "PK17"]
     assert report.checks_skipped == len(at_source) + len(at_target) + len(load)
     away = [finding.side for finding in report.errors if finding.code == "HS22"]
     assert away == [Side.SOURCE, Side.TARGET]

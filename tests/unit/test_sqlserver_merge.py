@@ -19,7 +19,8 @@ from penstock.engines.sqlserver.target.layout import MergeLayout
 from penstock.engines.sqlserver.target.merge import MergeSql, MergeStrategy
 from penstock.model import Identity
 from penstock.ports.target import KeyNotInTarget, ShapeNotApplicable, TargetShapeDiffers
-from penstock.sql.state_store import LOG, TABLES, Upsert, create_text
+from penstock.sql.state_dialect import Upsert
+from penstock.sql.state_store import LOG, TABLES, create_text
 
 SHAPE = relation(
     ("id", "integer", "int32"),

@@ -27,7 +27,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -36,6 +36,7 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff, Patience, is_outage
+from penstock.load.apply_parts import PartedTarget
 from penstock.load.deferred_keys import DeferredKeyFlow
 from penstock.load.isolation import BrokenTables
 from penstock.load.loader_state import (
@@ -67,6 +68,7 @@ from penstock.model.policies import EVOLVE_ALL, Policies, SchemaChangeNotApplied
 from penstock.model.position import POSITION_MAX
 from penstock.ports.deferred_keys import DeferredTable
 from penstock.ports.loading import Batch, BatchOptions
+from penstock.ports.sql_target import SqlTarget
 from penstock.ports.target import Applied, TableSync, Target
 
 MANY_ROWS = 10_000
@@ -175,6 +177,8 @@ class LoaderOptions:
         broken: such tables of the bulk load.
         ships_frames: see BatchOptions.
         batch_s: shortest time between two batches, while fewer than ENOUGH_ROWS changes wait.
+        apply_sessions: greatest number of sessions that apply a batch in parts.
+        may_divide: whether parts of a batch may be committed one after the other now.
     """
 
     url: str
@@ -199,6 +203,8 @@ class LoaderOptions:
     broken: Mapping[TableName, PenstockError] = field(default_factory=dict)
     ships_frames: bool = False
     batch_s: float = 0.0
+    apply_sessions: int = 1
+    may_divide: Callable[[], bool] = lambda: True
     on_note: Callable[[PenstockError], None] = lambda _: None
     backoff: Backoff = field(default_factory=lambda: Backoff(attempts=20))
 
@@ -244,6 +250,7 @@ class Loader:
         self._applied, self._log_id = Applied(), ""
         self._batch_bytes = FIRST_BYTES
         self._pacing = Pacing(clock, batch_s=options.batch_s)
+        self._tables_ahead: Mapping[TableName, int] = {}  # see `Target.read_ahead`
         self._is_away = False  # the target, according to the last try
         self._log_end = 0  # position up to which whole segments are applied
         self.state = LoaderState(pid=os.getpid())
@@ -321,8 +328,9 @@ class Loader:
             return False
         if self._broken.errors:
             self._isolate()
+        is_uneven = self._table_syncs.is_frozen = self._is_uneven(self._applied)
         hold = read_hold(self._options.state_directory)
-        if hold is not None:
+        if hold is not None and (hold.until is not None or not is_uneven):
             self._abandon()
             self._table_syncs.abandon()
             if self._is_outdated():
@@ -330,7 +338,7 @@ class Loader:
             return self._once_held(hold)
         self._move_tables()
         self._files_applied.remove_outlived(self._table_syncs.segment_needed(self._applied))
-        if self._create_keys() or self._catch_up():
+        if (not is_uneven and self._create_keys()) or self._catch_up():
             return True
         if self._table_syncs.is_near(self._applied):
             self._wait(POLL_S)  # the other tables wait for one small batch of this one
@@ -606,17 +614,12 @@ class Loader:
         if not self._find_log():
             return False
         self._disconnect()
-        target = self._loading.open_target(
-            self._options.url,
-            self._options.namespaces,
-            allow_triggers=self._options.allow_triggers,
-            choices=self._options.choices,
-            policies=self._options.policies,
-            clock=self._clock,
-        )
+        target = self._open_target()
         try:
             target.use(lambda: self._sessions.get().with_jobs(APPLY_JOBS))
             applied = target.bind(self._log_id)
+            self._tables_ahead = target.read_ahead()
+            self._table_syncs.is_frozen = self._is_uneven(applied)
             self._table_syncs.set_rows(target.read_table_syncs())
         except BaseException:
             target.close()
@@ -634,6 +637,32 @@ class Loader:
             "loader connected", gsn=self._applied.gsn, replica=target.replica, log=self._log_id
         )
         return True
+
+    def _open_target(self) -> Target:
+        target: Target = self._open_session()
+        count = self._options.apply_sessions
+        if count == 1 or not isinstance(target, SqlTarget):
+            return target
+        return PartedTarget(
+            target,
+            self._open_session,
+            session_count=count,
+            may_divide=self._options.may_divide,
+        )
+
+    def _open_session(self) -> Any:
+        return self._loading.open_target(
+            self._options.url,
+            self._options.namespaces,
+            allow_triggers=self._options.allow_triggers,
+            choices=self._options.choices,
+            policies=self._options.policies,
+            clock=self._clock,
+        )
+
+    def _is_uneven(self, applied: Applied) -> bool:
+        """Return whether some tables have more changes than the others, after a batch in parts."""
+        return any(gsn > applied.gsn for gsn in self._tables_ahead.values())
 
     def _open_ahead(self) -> None:
         """Stage ahead with the current options."""
@@ -659,6 +688,7 @@ class Loader:
             copied=self._table_syncs.copied_tables,
             rows_directory=self._rows_directory,
             ships_frames=self._options.ships_frames,
+            ahead=self._tables_ahead,
         )
 
     def _find_log(self) -> bool:

@@ -374,7 +374,7 @@ class Stager(BatchStager):
             only=options.only,
             copied=options.copied,
             settled=options.settled,
-            ahead=self._staging.read_ahead(),
+            ahead=options.ahead,
         )
 
     def _phase(

@@ -171,7 +171,12 @@ class Copier(Protocol):
 
 
 class TableSyncFlow:
-    """State of the loader's table syncs. Only the loader's thread uses it."""
+    """State of the loader's table syncs. Only the loader's thread uses it.
+
+    Attributes:
+        is_frozen: No table moves, because those of the batches are not at one place
+            (`Target.read_ahead`).
+    """
 
     def __init__(
         self,
@@ -184,6 +189,7 @@ class TableSyncFlow:
     ) -> None:
         """Keep the parts. starts: see LoaderOptions. copier: None if nothing can be copied."""
         self.rows: dict[TableName, TableSync] = {}
+        self.is_frozen = False
         self._starts = starts
         self._copier = copier
         self._clock = clock
@@ -237,6 +243,8 @@ class TableSyncFlow:
 
     def due(self, applied: Applied) -> list[TableSync]:
         """Return the rows that must be written before anything else."""
+        if self.is_frozen:
+            return []
         requests: TableRequests = self._requests.value
         copied: dict[TableName, int] = {}
         for row in self.rows.values():

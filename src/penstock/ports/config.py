@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from penstock.host.errors import mask
 from penstock.host.listen import ANYWHERE, LOOPBACK, SnapshotAddress, own_address, split_address
@@ -192,9 +192,13 @@ class OnTableError(StrEnum):
     ISOLATE = "isolate"
 
 
+APPLY_SESSIONS_AUTO = 4
+APPLY_SESSIONS_MAX = 64
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeLoaderSection:
-    """[changeLoader], as Wirekite's guide names its parameters; the last six are our own.
+    """[changeLoader], as Wirekite's guide names its parameters; the last seven are our own.
 
     Attributes:
         keep_applied_hours: Limit for segments that are not removed at once.
@@ -203,6 +207,7 @@ class ChangeLoaderSection:
             when their segment is closed.
         apply_interval_seconds: The shortest time between two flushes for that, while more changes
             arrive.
+        apply_sessions: Greatest number of sessions that apply a batch in parts.
     """
 
     max_files_per_batch: int = 30
@@ -216,6 +221,12 @@ class ChangeLoaderSection:
     on_table_error: OnTableError = OnTableError.STOP
     read_open_segment: bool = True
     apply_interval_seconds: float = 0.1
+    apply_sessions: int | Literal["auto"] = 1
+
+    @property
+    def session_count(self) -> int:
+        """Greatest number of sessions that apply a batch."""
+        return APPLY_SESSIONS_AUTO if self.apply_sessions == "auto" else self.apply_sessions
 
     @property
     def flushed_for_loader_s(self) -> float | None:

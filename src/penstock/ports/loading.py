@@ -35,6 +35,7 @@ class BatchOptions:
             need not hold before they are applied; None if there is none.
         ships_frames: The workers cannot read the log, and get what they need of it with their
             tasks.
+        ahead: See `Target.read_ahead`.
     """
 
     url: str
@@ -51,6 +52,7 @@ class BatchOptions:
     copied: frozenset[TableName] | None = None
     rows_directory: Path | None = None
     ships_frames: bool = False
+    ahead: Mapping[TableName, int] = field(default_factory=dict)
 
 
 class Batch(Protocol):

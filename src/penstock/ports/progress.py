@@ -142,6 +142,36 @@ class ProgressRow:
     finish_time: datetime | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished:
+    """Rest of a batch of which some parts are applied.
+
+    Attributes:
+        tables: Source tables that are ahead of the applied position.
+        prepared: Names of prepared transactions.
+    """
+
+    tables: tuple[TableName, ...] = ()
+    prepared: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether there is such a rest."""
+        return bool(self.tables or self.prepared)
+
+    @property
+    def text(self) -> str:
+        """A sentence that says what is left."""
+        words = []
+        if self.tables:
+            names = ", ".join(map(str, self.tables[:SHOWN_MAX]))
+            more = f" and {len(self.tables) - SHOWN_MAX} more" if self.tables[SHOWN_MAX:] else ""
+            words.append(f"only these tables have its changes: {names}{more}")
+        if self.prepared:
+            names = ", ".join(map(repr, self.prepared[:SHOWN_MAX]))
+            words.append(f"prepared transactions keep locks: {names}")
+        return "a batch is applied in part: " + "; ".join(words)
+
+
 class TargetReader(Protocol):
     """Reader of the target. Used by one thread; every error is typed."""
 
@@ -191,6 +221,10 @@ class TargetReader(Protocol):
     def table_syncs(self) -> Mapping[TableName, TableSync]:
         """Return the tables that have, or had, a table sync."""
         ...
+
+    def read_unfinished(self) -> Unfinished:
+        """Return what is left of a batch that was applied in part; a loader may be at it."""
+        return Unfinished()
 
     @abstractmethod
     def close(self) -> None:

@@ -653,6 +653,50 @@ class TargetProgress(Protocol):
         """
         ...
 
+    @property
+    def keeps_ahead(self) -> bool:
+        """Return whether tables may be ahead of the applied position here; see `Target.read_ahead`.
+
+        `ensure_tables` looks, and `ensure_ahead` makes it so.
+        """
+        return False
+
+    def ensure_ahead(self) -> None:
+        """Create the table of tables that are ahead, if it is missing."""
+        raise NotImplementedError
+
+    def read_ahead(self, log_id: str) -> dict[TableName, int]:
+        """Return the tables that are ahead; see `Target.read_ahead`."""
+        raise NotImplementedError
+
+    def check_ahead(self, *, log_id: str, expected: Mapping[TableName, int], at: Applied) -> None:
+        """Raise AppliedByAnother unless exactly these tables are ahead, each of them so far.
+
+        at: where the target is.
+        """
+        raise NotImplementedError
+
+    def put_ahead(
+        self, *, log_id: str, tables: Iterable[TableName], known: Mapping[TableName, int], gsn: int
+    ) -> None:
+        """Record in a transaction that it brings tables to a row change; no other one can.
+
+        known: tables that were ahead before, each with its row change. Raises AppliedByAnother if
+        another process has brought one of them elsewhere.
+        """
+        raise NotImplementedError
+
+    def clear_ahead(self, *, log_id: str, gsn: int) -> None:
+        """Forget tables that are ahead of a row change no more, because the others are there."""
+        raise NotImplementedError
+
+    def hold_applied(self, *, log_id: str, at: Applied) -> None:
+        """Check that a log is applied up to a place, and keep it so until the transaction ends.
+
+        Raises AppliedByAnother.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def begin_files(self, files: Iterable[str]) -> None:
         """Insert the CL rows of a batch that begins to be staged."""
@@ -705,14 +749,6 @@ class Staging(Protocol):
         """
         ...
 
-    def read_ahead(self) -> Mapping[TableName, int]:
-        """Return, by source table, the number of the last row change that it has, for tables that
-        have more than the applied position says.
-
-        Only a target that cannot commit all tables at once has such, after a crash.
-        """
-        return {}
-
     @abstractmethod
     def empty_ahead(self) -> None:
         """Empty the merge tables of applied batches, while the loader is idle."""
@@ -760,6 +796,15 @@ class Target(Protocol):
         Raises TargetFollowsAnotherLog.
         """
         ...
+
+    def read_ahead(self) -> Mapping[TableName, int]:
+        """Return, by source table, the number of the last row change that it has, for tables that
+        had more than the applied position said when the target was bound.
+
+        Only a target that does not commit all tables of a batch at once has such, after a crash or
+        an error.
+        """
+        return {}
 
     @abstractmethod
     def apply(

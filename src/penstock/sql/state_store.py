@@ -4,13 +4,14 @@
 as ARCHITECTURE.md says. The other tables are our own: `wirekite_log` binds the target to one change
 log and stores how far it is applied, `wirekite_staged` the same for each log that instances share,
 `wirekite_table` the shapes of captured tables as applied, `wirekite_apart` the tables with a table
-sync (`load/table_sync.py`), `wirekite_merge` a stamp for each merge table if the engine has no
-better place, `bulk_table` the tables that the bulk load has begun and finished. In their
-definitions words in braces are a dialect's types.
+sync (`load/table_sync.py`), `wirekite_ahead` the tables that have the changes of a batch of which
+other parts are missing (`load/apply_parts.py`), `wirekite_merge` a stamp for each merge table if
+the engine has no better place, `bulk_table` the tables that the bulk load has begun and finished.
+In their definitions words in braces are a dialect's types.
 
-A `StateDialect` has the differences between engines. Statements are written once, with `?` for each
-parameter. They use no boolean literal, no `limit`, and no conversion of types, so that the same
-text runs on every engine.
+A `StateDialect` (`state_dialect.py`) has the differences between engines. Statements are written
+once, with `?` for each parameter. They use no boolean literal, no `limit`, and no conversion of
+types, so that the same text runs on every engine.
 
 A subclass of an engine runs the statements on its connection. Progress is written in the
 transaction of the rows, so every method runs on the connection, and in the transaction, that the
@@ -20,12 +21,10 @@ statements that empty tables for a reset (the engines).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal
 
@@ -33,7 +32,14 @@ from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableName
 from penstock.model.removal import Removal
 from penstock.ports.bulk import ChunkCounts, Mark
-from penstock.ports.progress import SHOWN_MAX, Progress, ProgressRow, SharedProgress, TargetReader
+from penstock.ports.progress import (
+    SHOWN_MAX,
+    Progress,
+    ProgressRow,
+    SharedProgress,
+    TargetReader,
+    Unfinished,
+)
 from penstock.ports.reset import Leftovers
 from penstock.ports.target import (
     SCHEMA,
@@ -50,157 +56,7 @@ from penstock.ports.target import (
     is_shared,
     left_out_columns,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upsert:
-    """Row to insert, or to change if it exists.
-
-    Attributes:
-        table: Name of the table, with its schema.
-        values: SQL of the inserted value of each column.
-        keys: Columns of the unique keys that may already hold the row, the primary key first.
-        changes: SQL of the new value of each column to change; empty: an existing row stays as it
-            is. `StateDialect.old` and `new` name the existing and the inserted value.
-    """
-
-    table: str
-    values: Mapping[str, str]
-    keys: tuple[tuple[str, ...], ...]
-    changes: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def insert_text(self) -> str:
-        """Return the part of an INSERT after the table: `(columns) values (...)`."""
-        return f"({', '.join(self.values)}) values ({', '.join(self.values.values())})"
-
-    @property
-    def changes_text(self) -> str:
-        """Return the assignments."""
-        return ", ".join(f"{column} = {value}" for column, value in self.changes.items())
-
-
-def upsert_on_conflict(row: Upsert) -> str:
-    """Return `insert ... on conflict`; the existing row is `t`, the inserted one `excluded`."""
-    insert = f"insert into {row.table} as t {row.insert_text} on conflict"
-    if not row.changes:
-        return f"{insert} do nothing"
-    return f"{insert} ({', '.join(row.keys[0])}) do update set {row.changes_text}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowLock:
-    """SQL that locks the selected rows until the transaction ends.
-
-    Attributes:
-        hint: Text after the table's name, for engines with table hints.
-        suffix: Text at the end of the statement.
-    """
-
-    hint: str = ""
-    suffix: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateDialect:
-    """State tables in an engine's SQL.
-
-    Attributes:
-        container: What holds the tables: "schema" or "database".
-        types: Column types of the definitions in `state_store.py`, by the word in braces there.
-        bigint: Type of an integer of 64 bits.
-        create_table: Beginning of a definition.
-        varchar: Type of a text of at most {} characters.
-        table_options: End of a definition.
-        has_schema: Query that returns a row if the schema exists.
-        create_schema: Statement that creates it.
-        drop_schema: Statement that drops it with its tables, as an operator types it, too.
-        present: Query for the names of existing tables; {names} are those to look for.
-        placeholder: Parameter of a statement; {} is its number, from 1.
-        upsert: Returns the statement of an `Upsert`: ON CONFLICT, ON DUPLICATE KEY or MERGE.
-        old: Existing value of a column in an upsert.
-        new: Inserted value of a column in an upsert.
-        true: Value of a flag that is set.
-        either: Value of a flag that is set if one of two flags is.
-        now: Present time in wirekite_progress, whose columns Wirekite's guide prescribes.
-        utc_now: Present time in the other tables: UTC.
-        for_update: Lock against every other transaction.
-        for_share: Lock against changes.
-        newest: Query for the newest progress rows, as Wirekite's guide prints it for the engine.
-        merge_name_max: Greatest length of a merge table's name. It leaves room for the suffix of a
-            set and a phase (`ports.target.staging_name`).
-        name_encoding: Encoding whose bytes limit a name; empty if characters do.
-        folds_case: Names that differ in case alone may be the same.
-    """
-
-    container: str
-    types: Mapping[str, str]
-    varchar: str = "varchar({})"
-    bigint: str = "bigint"
-    create_table: str = "create table if not exists"
-    table_options: str = ""
-    has_schema: str
-    create_schema: str = f"create schema {SCHEMA}"
-    drop_schema: str
-    present: str
-    placeholder: str = "%s"
-    upsert: Callable[[Upsert], str] = upsert_on_conflict
-    old: str = "t.{}"
-    new: str = "excluded.{}"
-    true: str = "true"
-    either: str = "{} or {}"
-    now: str
-    utc_now: str
-    for_update: RowLock = RowLock(suffix=" for update")
-    for_share: RowLock = RowLock(suffix=" for share")
-    newest: str = """
-    SELECT source, mark, start_time, finish_time
-    FROM wirekite.wirekite_progress
-    WHERE operation = '{operation}'
-    ORDER BY start_time DESC
-    LIMIT {limit}
-"""
-    merge_name_max: int
-    name_encoding: str = ""
-    folds_case: bool = False
-
-    def number_parameters(self, sql: str) -> str:
-        """Return a statement with this dialect's parameters in place of `?`."""
-        first, *rest = sql.split("?")
-        marked = (self.placeholder.format(n) + text for n, text in enumerate(rest, 1))
-        return first + "".join(marked)
-
-    def take_inserted(self, columns: tuple[str, ...]) -> dict[str, str]:
-        """Return the changes of an upsert that takes these columns from the inserted row."""
-        return {column: self.new.format(column) for column in columns}
-
-    def merge_name(self, table: TableName, taken: Mapping[str, TableName]) -> str:
-        """Return the name of a table's merge table: `<table>_wkm` if it fits and is free.
-
-        A name that the table of another schema has taken, or that is too long, is cut and gets
-        eight hex digits of a hash of the whole name, so that it is the same in every run.
-
-        Args:
-            table: The target table.
-            taken: Merge names in use, and the target tables that they belong to.
-        """
-        wanted = f"{table.name}_wkm"
-        fits = self._cut(wanted, self.merge_name_max) == wanted
-        others = {self._fold(name): of for name, of in taken.items()}
-        if fits and others.get(self._fold(wanted), table) == table:
-            return wanted
-        digest = hashlib.sha256("\0".join(table).encode()).hexdigest()[:8]
-        stem = self._cut(table.name, self.merge_name_max - len(digest) - len("__wkm"))
-        return f"{stem}_{digest}_wkm"
-
-    def _fold(self, name: str) -> str:
-        return name.lower() if self.folds_case else name
-
-    def _cut(self, name: str, length: int) -> str:
-        if not self.name_encoding:
-            return name[:length]
-        return name.encode()[:length].decode(self.name_encoding, errors="ignore")
-
+from penstock.sql.state_dialect import StateDialect, Upsert
 
 _FIELDS = (
     *("columns", "ids", "source_id", "collations", "unique", "log_id", "version"),
@@ -278,6 +134,12 @@ TABLES = {
         applied_position {position} not null,
         since            {moment} not null,
         primary key (source_schema, source_name)""",
+    "wirekite_ahead": """
+        log_id        {log_id} not null,
+        source_schema {name} not null,
+        source_name   {name} not null,
+        applied_gsn   bigint not null,
+        primary key (log_id, source_schema, source_name)""",
     "wirekite_merge": """
         merge_name {name} not null primary key,
         stamp      bigint not null,
@@ -315,6 +177,7 @@ LOG = f"{SCHEMA}.wirekite_log"
 STAGED = f"{SCHEMA}.wirekite_staged"
 TABLE = f"{SCHEMA}.wirekite_table"
 APART = f"{SCHEMA}.wirekite_apart"
+AHEAD = f"{SCHEMA}.wirekite_ahead"
 BULK = f"{SCHEMA}.bulk_table"
 
 Lock = Literal["", "update", "share"]
@@ -353,6 +216,14 @@ def applied_by_another(before: Applied) -> AppliedByAnother:
     )
 
 
+def applied_by_another_table(table: TableName) -> AppliedByAnother:
+    """Return the error for a table that is not where this loader left it."""
+    return AppliedByAnother(
+        f"another process has applied changes of {table} to the target",
+        hint="Let one loader work on a target: stop the other `penstock run` or `penstock load`.",
+    )
+
+
 class StateSession:
     """Connection to a target, as the state tables need it; every error is typed.
 
@@ -369,6 +240,7 @@ class StateSession:
         "wirekite_table",
         "wirekite_apart",
     )
+    _keeps_ahead = False
 
     # --- what an engine implements ----------------------------------------------------------------
 
@@ -420,9 +292,16 @@ class StateSession:
         """Create missing tables, and their schema. Raises ProgressUnwritable."""
         self.ensure(self.tables)
 
+    @property
+    def keeps_ahead(self) -> bool:
+        """Return whether the table of tables that are ahead exists, as last seen."""
+        return self._keeps_ahead
+
     def ensure(self, names: Sequence[str]) -> None:
         """Create those of these tables that are missing, and their schema."""
-        if self.present_tables() >= set(names):
+        present = self.present_tables()
+        self._keeps_ahead = "wirekite_ahead" in {*present, *names}
+        if present >= set(names):
             return
         doing = f"creating the tables of {self.dialect.container} {SCHEMA}"
         try:
@@ -583,6 +462,61 @@ class StateStore(StateSession, Progress, TargetProgress, TargetReader, SharedPro
         )
         if found != 1:
             raise applied_by_another(before)
+
+    # --- tables that are ahead of the applied position --------------------------------------------
+
+    def ensure_ahead(self) -> None:
+        self.ensure((*self.tables, "wirekite_ahead"))
+
+    def read_ahead(self, log_id: str, *, lock: Lock = "") -> dict[TableName, int]:
+        query = self.select((*_TABLE_KEY, "applied_gsn"), AHEAD, "log_id = ?", lock)
+        found = self.read_if_there(query, (log_id,), doing="reading the tables that are ahead")
+        return {TableName(schema, name): int(gsn) for schema, name, gsn in found}
+
+    def prepared_names(self) -> tuple[str, ...]:
+        """Return the names of prepared parts of a batch; an engine that prepares them knows."""
+        return ()
+
+    def read_unfinished(self) -> Unfinished:
+        if "wirekite_ahead" not in self.present_tables():  # as long as one session applies
+            return Unfinished()
+        tables = tuple(sorted(self.read_ahead(self.log_id())))
+        return Unfinished(tables=tables, prepared=self.prepared_names())
+
+    def check_ahead(self, *, log_id: str, expected: Mapping[TableName, int], at: Applied) -> None:
+        # A plain read may not see commits after the transaction's first one.
+        if self.read_ahead(log_id, lock="share") != expected:
+            raise applied_by_another(at)
+
+    def put_ahead(
+        self, *, log_id: str, tables: Iterable[TableName], known: Mapping[TableName, int], gsn: int
+    ) -> None:
+        columns = ("log_id", *_TABLE_KEY, "applied_gsn")
+        row = Upsert(table=AHEAD, values=_parameters_of(*columns), keys=(columns[:-1],))
+        insert = self.dialect.upsert(row)
+        update = (
+            f"update {AHEAD} set applied_gsn = ? where log_id = ?"
+            " and source_schema = ? and source_name = ? and applied_gsn = ?"
+        )
+        doing = "recording a table that is ahead"
+        for table in sorted(tables):
+            if table in known:
+                found = self.run(update, (gsn, log_id, *table, known[table]), doing=doing)
+            else:
+                found = self.run(insert, (log_id, *table, gsn), doing=doing)
+            if found != 1:
+                raise applied_by_another_table(table)
+
+    def clear_ahead(self, *, log_id: str, gsn: int) -> None:
+        sql = f"delete from {AHEAD} where log_id = ? and applied_gsn <= ?"
+        self.run(sql, (log_id, gsn), doing="forgetting tables that were ahead")
+
+    def hold_applied(self, *, log_id: str, at: Applied) -> None:
+        where = "log_id = ? and applied_segment = ? and applied_gsn = ? and applied_position = ?"
+        query = self.select(["log_id"], LOG, where, "share")
+        values = (log_id, at.segment, at.gsn, at.position)
+        if not self.rows(query, values, doing="reading the applied position"):
+            raise applied_by_another(at)
 
     # --- logs that instances share ----------------------------------------------------------------
 

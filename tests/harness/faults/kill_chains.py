@@ -69,6 +69,17 @@ LOAD_CHAIN = (
     "load.commit.before:2",
     "load.commit.after:1",
 )
+PARTS_CHAIN = (
+    "load.part.before:2",
+    "load.part.after:1",
+    "load.part.after:2",
+    "load.parts.joined:1",
+    "load.apply.after:2",
+    "load.commit.before:2",
+    "load.commit.after:2",
+    "load.copy.after:1",
+)
+PREPARED_CHAIN = ("load.part.committed:1", "load.part.committed:2")
 # Three batches of two: while the first is applied, another can be staged ahead.
 AHEAD_SEGMENT_COUNT = 6
 # Short enough for every run of the tests: each start of a loader is a start of Spark.

@@ -45,6 +45,14 @@ POSTGRES, SQLSERVER, ORACLE = "postgres", "sqlserver", "oracle"
 # Commits survive the end of the server's process, but not a power cut.
 CRASH_SAFE = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "ON"}
 COPY = "copy"
+TESTS = Path(__file__).parents[2]
+# For each way in which several sessions apply a batch, what its documentation lets a reader see.
+EXCUSES = {
+    "ahead": "select count(*) from wirekite.wirekite_ahead",
+    "prepared": "select count(*) from pg_prepared_xacts",
+}
+SEVERAL = {"applySessions": 3}
+DIVIDES = "from harness.pipelines import parts; parts.divide_always()"
 LOOPBACK = "127.0.0.1"
 ENDED_AS_ASKED = (0, -signal.SIGTERM)
 
@@ -52,9 +60,17 @@ ENDED_AS_ASKED = (0, -signal.SIGTERM)
 class Half:
     """One of the two processes of a pipeline: `extract` or `load`."""
 
-    def __init__(self, command: str, file: Path) -> None:
-        """Prepare the penstock command; nothing is started yet."""
+    def __init__(self, command: str, file: Path, *, prelude: str = "") -> None:
+        """Prepare the penstock command; nothing is started yet.
+
+        prelude: Python to run in the process first, with the tests' modules at hand.
+        """
         self.command = command
+        self._program = ["-m", "penstock"]
+        if prelude:
+            tests = f"import sys; sys.path.insert(0, {str(TESTS)!r})"
+            begin = "import runpy; runpy.run_module('penstock', run_name='__main__')"
+            self._program = ["-c", f"{tests}; {prelude}; {begin}"]
         self._file = file
         self._process: subprocess.Popen[bytes] | None = None
         self._log = file.parent / f"{command}.out"
@@ -76,7 +92,7 @@ class Half:
         faulty = {"PENSTOCK_FAULT": fault, "PENSTOCK_FAULT_ONCE": str(self.once)}
         with self._log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", self.command, str(self._file), "--json"],
+                [sys.executable, *self._program, self.command, str(self._file), "--json"],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -238,8 +254,11 @@ class BankPipeline:
         source_settings: Mapping[str, str] | None = None,
         xa: bool = False,
         host: str = LOOPBACK,
+        parts: str = "",
     ) -> None:
         """Prepare the pipeline in an empty folder; sections has more keys of the pipeline file.
+
+        parts: the way in which several sessions apply each batch, of EXCUSES; empty: one session.
 
         source, target: kinds of servers. host: an address where they listen, too, as URLs have it.
         xa: see Bank; not if the source is killed, as its prepared transactions do not always
@@ -254,6 +273,10 @@ class BankPipeline:
         self._major = major
         self._xa = xa
         self._host = host
+        self._parts = parts
+        if parts:
+            several = {"changeLoader": {**(sections or {}).get("changeLoader", {}), **SEVERAL}}
+            sections = {**(sections or {}), **several}
         self._settings = {**(source_settings or {}), **listening(source, host)}
         self._sections: dict[str, Mapping[str, Any]] = {
             "changeExtractor": {"flushIntervalSeconds": 0.5, "exitWhenIdle": False},
@@ -277,6 +300,8 @@ class BankPipeline:
             major, settings = self._major, self._settings
             self.source: Any = enter(make_server(source, major=major, settings=settings))
             theirs = listening(target, self._host)
+            if self._parts == "prepared":
+                theirs["max_prepared_transactions"] = "8"
             self.target: Any = enter(make_server(target, major=major, settings=theirs))
             self.source_url = make_database(self.source, MYSQL.namespace, self._host)
             self.target_url = make_database(self.target, COPY, self._host)
@@ -284,9 +309,15 @@ class BankPipeline:
             self.bank = Bank(self.source_url, self._seed, xa=self._xa)
             self.configure()
             self.extract = Half("extract", self.file)
-            self.load = Half("load", self.file)
+            self.load = Half("load", self.file, prelude=DIVIDES if self._parts else "")
             stack.callback(self._end_processes)
-            self.reader = enter(Reader(self.target_url, self.namespace))
+            reader = Reader(
+                self.target_url,
+                self.namespace,
+                excuse=EXCUSES.get(self._parts, "0"),
+                may_look_again=self._parts == "prepared",
+            )
+            self.reader = enter(reader)
             enter(self.bank)
             self._stack = stack.pop_all()
         return self

@@ -117,6 +117,7 @@ class LakeRun:
             policies=self._policies,
             only=only,
             left_out=frozenset() if only else self._left_out,
+            ahead=self.target.read_ahead(),
         )
         return open_stager(self.engine, options)
 

@@ -110,6 +110,31 @@ def bound_log(loading: LoadSubject) -> Iterator[Finding]:
     )
 
 
+@LOAD_CHECKS.check("PK27", "batches applied in part", change_only=True)
+def unfinished_batch(loading: LoadSubject) -> Iterator[Finding]:
+    """Report tables and prepared transactions of a batch that no loader is finishing."""
+    config = loading.config
+    with closing(
+        open_target_reader(config.target.url, application_name=APPLICATION_NAME)
+    ) as target:
+        if not target.present()[0] or _is_loading(config):
+            return
+        found = target.read_unfinished()
+    if found:
+        yield Finding(
+            code="PK27",
+            severity=Severity.WARNING,
+            side=Side.TARGET,
+            what=found.text,
+            why="the tables of the target are at different commits",
+            command=f"penstock load {config.path.name}",
+        )
+
+
+def _is_loading(config: Config) -> bool:
+    return any(one.pid for one in processes(config) if one.name == "load")
+
+
 @LOAD_CHECKS.check("PK17", "columns that the target can hold")
 def plan_choices(loading: LoadSubject) -> Iterator[Finding]:
     """Check, between different engines, that each loss is allowed by a choice and each column has a
@@ -156,7 +181,7 @@ def executors(config: Config) -> Iterator[Finding]:
         return _report_cluster(Severity.ERROR, lack.what, WHY, lack.hint)
 
     yield from map(of, lacks_of_urls(config))
-    if any(one.name == "load" and one.pid for one in processes(config)):
+    if _is_loading(config):
         yield _report_cluster(
             Severity.INFO,
             "the executors are not looked at: the load runs, and has them",

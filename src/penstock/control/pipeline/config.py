@@ -67,6 +67,7 @@ from penstock.model.sections import (
     Start,
 )
 from penstock.ports.config import (
+    APPLY_SESSIONS_MAX,
     CONSUMERS,
     FLEXCDC,
     OPTIONS_PART,
@@ -95,6 +96,7 @@ KEYS_WITHOUT_LOADING = (
     "readOpenSegment",
     "removeFiles",
 )
+OF_TARGETS = ("target", "changeLoader")  # sections whose keys may belong to targets of an engine
 POSITIVE = (
     ("changeExtractor", "idleWaitSeconds"),
     ("changeExtractor", "flushIntervalSeconds"),
@@ -361,7 +363,7 @@ def _refuse_other_engines(text: ConfigText) -> None:
     source_engine = engine_of(url)
     _refuse_other_targets(text)
     for section, given in text.values.items():
-        if section not in SECTIONS or section == "target" or not isinstance(given, dict):
+        if section not in SECTIONS or section in OF_TARGETS or not isinstance(given, dict):
             continue
         for key in given:
             owners = [one for one in engines() if key in one.options.get(section, ())]
@@ -385,20 +387,22 @@ def _refuse_other_engines(text: ConfigText) -> None:
 
 
 def _refuse_other_targets(text: ConfigText) -> None:
-    """Refuse keys of [target] that belong to targets of another engine."""
-    given = text.values.get("target")
-    if not isinstance(given, dict) or (target := engine_of(plain(given.get("url")))) is None:
+    """Refuse keys of [target] and [changeLoader] that belong to targets of another engine."""
+    target = text.values.get("target")
+    if not isinstance(target, dict) or (engine := engine_of(plain(target.get("url")))) is None:
         return
-    for key in given:
-        owners = [one for one in engines() if key in one.options.get("target", ())]
-        if owners and target not in owners:
-            shown = " and ".join(one.shown for one in owners)
-            raise ConfigOtherEngine(
-                f"{text.place('target', key)}: {key} is a key of {shown}; this target is "
-                f"{target.shown}",
-                hint=f"Take {key} out.",
-                key=key,
-            )
+    for section in OF_TARGETS:
+        given = text.values.get(section, {})
+        for key in given if isinstance(given, dict) else ():
+            owners = [one for one in engines() if key in one.options.get(section, ())]
+            if owners and engine not in owners:
+                shown = " and ".join(one.shown for one in owners)
+                raise ConfigOtherEngine(
+                    f"{text.place(section, key)}: {key} is a key of {shown}; this target is "
+                    f"{engine.shown}",
+                    hint=f"Take {key} out.",
+                    key=key,
+                )
 
 
 def _check_values(text: ConfigText, config: Config) -> None:
@@ -421,6 +425,9 @@ def _check_values(text: ConfigText, config: Config) -> None:
     if not re.match(r"[A-Za-z0-9]{1,16}\Z", config.change_loader.change_file_extension):
         reason = "must be 1 to 16 letters and digits, without the dot"
         raise invalid(text, "changeLoader", "changeFileExtension", reason)
+    if not 0 < config.change_loader.session_count <= APPLY_SESSIONS_MAX:
+        reason = f'must be "auto", or a number from 1 to {APPLY_SESSIONS_MAX}'
+        raise invalid(text, "changeLoader", "applySessions", reason)
     if config.change_loader.remove_files and config.change_loader.done_directory:
         reason = "is the alternative to removeFiles; both are set"
         raise invalid(text, "changeLoader", "doneDirectory", reason)

@@ -273,6 +273,8 @@ class _Load:
         """Apply the change log after a bulk load until it is done or stopped."""
         config, section = self.config, self.config.change_loader
         done = section.done_directory
+        pending = bool(loaded.positions) and not read_ledger(config.layout.state).foreign_keys_done
+        keys = _ForeignKeys(self, loaded.settled) if pending else nullcontext()
         options = LoaderOptions(
             url=config.target.url,
             log_directory=config.layout.log,
@@ -295,10 +297,10 @@ class _Load:
             broken=loaded.broken,
             ships_frames=config.spark.log is LogPath.SHIP,
             batch_s=config.target.batch_seconds or 0.0,
+            apply_sessions=section.session_count,
+            may_divide=lambda: not isinstance(keys, _ForeignKeys) or keys.is_done,
             on_note=lambda note: keep_error(config, "load", note),
         )
-        pending = bool(loaded.positions) and not read_ledger(config.layout.state).foreign_keys_done
-        keys = _ForeignKeys(self, loaded.settled) if pending else nullcontext()
         kept: AbstractContextManager[object] = nullcontext()
         if config.has_base:
             kept = BaseKeeper(config, self.sessions, owns_session=False)
@@ -328,6 +330,7 @@ class _ForeignKeys:
     def __init__(self, load: _Load, latest: int) -> None:
         self._load = load
         self._latest = latest
+        self.is_done = False
         self._ended = threading.Event()
         self._thread = SupervisedThread("foreign-keys", self._run, wait=self._ended.wait)
 
@@ -354,6 +357,7 @@ class _ForeignKeys:
                 # A foreign key may refer to a unique key, which the loader creates.
                 if self._is_reached() and not has_deferred_keys(self._load.config):
                     self._load.add_foreign_keys(source_tables(self._load.config))
+                    self.is_done = True
                     return
             except PenstockError as error:
                 # It is tried again here, and by the next start.

@@ -27,7 +27,7 @@ from penstock.ports.handover import log_begin
 from penstock.ports.lag import LogEnd, SourceState, open_source
 from penstock.ports.lake import FACTS_PART, TableFacts
 from penstock.ports.positions import PlainPositions, Positions, positions_of
-from penstock.ports.progress import ProgressRow, TargetReader, open_target_reader
+from penstock.ports.progress import ProgressRow, TargetReader, Unfinished, open_target_reader
 from penstock.ports.registry import engine_at
 from penstock.ports.target import Applied, TableSync
 
@@ -50,6 +50,7 @@ class TargetState:
     bulk: BulkProgress | None = None
     table_syncs: Mapping[TableName, TableSync] = field(default_factory=dict)
     lake: Mapping[str, TableFacts] = field(default_factory=dict)
+    unfinished: Unfinished = field(default_factory=Unfinished)
 
 
 def read_target_state(reader: TargetReader, config: Config) -> TargetState:
@@ -67,6 +68,7 @@ def read_target_state(reader: TargetReader, config: Config) -> TargetState:
         bulk=_bulk(reader, config, action) if bulk else None,
         table_syncs=reader.table_syncs(),
         lake=_lake(config),
+        unfinished=reader.read_unfinished(),
     )
 
 

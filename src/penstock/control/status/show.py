@@ -137,6 +137,7 @@ def show_status(status: Status, out: Console | None = None) -> None:
         out.print(Text(line, style="red"))
     for text in _handover(status):
         out.print(Text(text))
+    _show_unfinished(status, out)
     for text, style in table_rows(status):
         out.print(Text(text, style=style))
     bulk = status.target.bulk
@@ -156,6 +157,13 @@ def show_status(status: Status, out: Console | None = None) -> None:
     if status.mode != "data":
         out.print(pairs(change_rows(status)))
         _show_files(status, out)
+
+
+def _show_unfinished(status: Status, out: Console) -> None:
+    """Print what is left of a batch in parts, unless a loader is at it."""
+    is_loading = any(one.pid for one in status.processes if one.name == "load")
+    if status.target.unfinished and not is_loading:
+        out.print(Text(f"{status.target.unfinished.text}; start the loader", style="yellow"))
 
 
 def _show_readers(status: Status, out: Console) -> None:

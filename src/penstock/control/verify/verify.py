@@ -61,7 +61,7 @@ from penstock.ports.bulk import BulkReader, Chunk, ChunkTask
 from penstock.ports.config import Config, Mode
 from penstock.ports.handover import log_begin
 from penstock.ports.positions import positions_of
-from penstock.ports.progress import open_progress
+from penstock.ports.progress import open_progress, open_target_reader
 from penstock.ports.target import Applied, target_name
 from penstock.ports.verify import (
     APPLICATION_NAME,
@@ -651,6 +651,11 @@ def _check_all_applied(config: Config, waiting: _Waiting, point: SourcePoint) ->
             config,
             f"the log has {count_words(end.gsn - applied.gsn, 'change')} that the target lacks",
         )
+    url = config.target.url
+    with closing(open_target_reader(url, application_name=APPLICATION_NAME)) as target:
+        unfinished = target.read_unfinished()
+    if unfinished:
+        raise _unapplied_error(config, unfinished.text)
 
 
 def _unread(config: Config, point: SourcePoint) -> str:

@@ -9,7 +9,7 @@ batch that was given up are found again. Not here: the writers (`writer.py`), co
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
@@ -93,9 +93,6 @@ class LakeStaging(Staging):
     def merge_name(self, table: TableName, target: TableName) -> str:
         del table
         return f"{target}_wkm"
-
-    def read_ahead(self) -> Mapping[TableName, int]:
-        return self._lake.ahead
 
     def prepare(
         self, wanted: Sequence[MergeTable], *, place: int, source_engine: str

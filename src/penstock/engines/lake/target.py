@@ -61,6 +61,9 @@ class LakeTarget(Target):
             self._lake.histories.begin()
         return applied
 
+    def read_ahead(self) -> Mapping[TableName, int]:
+        return self._lake.ahead
+
     def apply(
         self, batch: Any, *, table_sync: TableSync | None = None, at: Applied | None = None
     ) -> Mapping[str, float]:

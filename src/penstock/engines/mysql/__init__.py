@@ -10,7 +10,10 @@ DESCRIPTOR = Descriptor(
     extra="mysql",
     libraries=("pymysql", "cryptography"),
     schemes={"mysql": "mysql", "mariadb": "mariadb"},
-    options={"changeExtractor": frozenset({"binlogFile", "binlogPosition", "serverId"})},
+    options={
+        "changeExtractor": frozenset({"binlogFile", "binlogPosition", "serverId"}),
+        "changeLoader": frozenset({"applySessions"}),
+    },
     start_keys=frozenset({"binlogFile", "binlogPosition"}),
     begins=(
         "starts at a place of its binlog",

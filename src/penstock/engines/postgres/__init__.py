@@ -10,7 +10,10 @@ DESCRIPTOR = Descriptor(
     extra="postgres",
     libraries=("psycopg",),
     schemes={"postgresql": "postgresql", "postgres": "postgresql"},
-    options={"changeExtractor": frozenset({"replicationSlot", "publication", "keepMessages"})},
+    options={
+        "changeExtractor": frozenset({"replicationSlot", "publication", "keepMessages"}),
+        "changeLoader": frozenset({"applySessions"}),
+    },
     begins=(
         "starts at the position of its replication slot",
         "name the slot with replicationSlot",

@@ -28,7 +28,8 @@ from penstock.host.files import REAL_FILES
 from penstock.model import PenstockError, Retry
 from penstock.ports.progress import ProgressRow
 from penstock.ports.target import ProgressUnwritable
-from penstock.sql.state_store import RowLock, StateDialect, StateStore, check_action
+from penstock.sql.state_dialect import RowLock, StateDialect
+from penstock.sql.state_store import StateStore, check_action
 
 SCHEME = "sqlite://"
 FILE_NAME = "wirekite.db"

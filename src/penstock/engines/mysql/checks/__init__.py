@@ -120,6 +120,7 @@ def look_at_target(examined: Examined, looked: Looked, source: SourceSeen) -> bo
                 config.data_loader.max_threads if config.pipeline.mode.has_data else 1,
                 config.change_loader.max_threads if config.pipeline.mode.has_change else 1,
             ),
+            more_sessions=config.change_loader.session_count - 1,
         )
         source_known = source.tables is not None
         origin = None

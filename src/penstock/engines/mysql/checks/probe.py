@@ -35,6 +35,7 @@ class ProbeScope:
         has_heartbeats: heartbeats are committed at the source.
         wants_whole_rows: the log is to have whole old rows.
         threads: maxThreads, the greatest of those that concern this server.
+        more_sessions: further ones that apply changes, by applySessions.
     """
 
     has_change: bool = True
@@ -46,6 +47,7 @@ class ProbeScope:
     has_heartbeats: bool = False
     wants_whole_rows: bool = False
     threads: int = 1
+    more_sessions: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

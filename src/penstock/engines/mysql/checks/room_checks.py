@@ -54,16 +54,17 @@ def sessions_at_target(probe: MySQLProbe) -> Iterator[Finding]:
 
 def _sessions(probe: MySQLProbe) -> Iterator[Finding]:
     """Compare the sessions that a run needs with those that account and server have left."""
-    needed = probe.wanted.threads + SESSIONS_BESIDE
+    beside = SESSIONS_BESIDE + probe.wanted.more_sessions
+    needed = probe.wanted.threads + beside
     row = probe.rows("select current_user() as account, @@max_user_connections as most")[0]
     most = int(row["most"])
     user = str(row["account"]).rpartition("@")[0]
     used = int(probe.rows(OURS, (user,))[0]["count"]) - 1  # without this session
     why = (
-        f"a run opens maxThreads + {SESSIONS_BESIDE} = {needed} sessions at once; one session more "
+        f"a run opens maxThreads + {beside} = {needed} sessions at once; one session more "
         "ends it with HS26"
     )
-    fewer = f"set maxThreads = {max(most - SESSIONS_BESIDE, 1)} in [dataLoader] and [changeLoader]"
+    fewer = f"set maxThreads = {max(most - beside, 1)} in [dataLoader] and [changeLoader]"
     if most and most < needed:
         yield probe.make_finding(
             "MY045",

@@ -216,6 +216,19 @@ class MySQLTarget(SqlTarget):
     def drop_merge_tables(self, names: Iterable[str]) -> None:
         drop_merge_tables(self.connection, names)
 
+    def find_groups(
+        self, phase: PhaseSpec, *, source_engine: str
+    ) -> Sequence[frozenset[TableName]]:
+        """Return each table alone, since foreign keys are not checked; together are tables with
+        triggers, which may write anywhere.
+        """
+        self._source_engine = source_engine
+        if self._news([phase]):
+            return ()
+        names = {spec.table for spec in phase.merges}
+        firing = frozenset(name for name in names if self._tables[name].triggers)
+        return [*(frozenset([name]) for name in sorted(names - firing)), *filter(None, [firing])]
+
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()

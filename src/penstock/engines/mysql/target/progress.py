@@ -32,7 +32,8 @@ from penstock.model.removal import Removal
 from penstock.model.words import count_words
 from penstock.ports.reset import APPLICATION_NAME, Leftovers, names_of
 from penstock.ports.target import SCHEMA, ProgressUnwritable
-from penstock.sql.state_store import RowLock, StateDialect, StateStore, Upsert, find_leftovers
+from penstock.sql.state_dialect import RowLock, StateDialect, Upsert
+from penstock.sql.state_store import StateStore, find_leftovers
 
 NAME_LENGTH_MAX = 64
 LOCK_NAME = "penstock wirekite"

@@ -24,13 +24,11 @@ from penstock.model.removal import Removal
 from penstock.model.words import count_words
 from penstock.ports.reset import Leftovers, names_of
 from penstock.ports.target import SCHEMA, Applied, ProgressUnwritable, is_shared
+from penstock.sql.state_dialect import RowLock, StateDialect, Upsert
 from penstock.sql.state_store import (
     LOG,
     STAGED,
-    RowLock,
-    StateDialect,
     StateStore,
-    Upsert,
     applied_by_another,
     find_leftovers,
     utc,

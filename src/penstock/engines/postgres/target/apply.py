@@ -10,7 +10,7 @@ and the target stays at the batch before. Not here: the statements (`merge.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from penstock.engines.postgres.connect import (
     quote,
     server_errors,
 )
+from penstock.engines.postgres.target import parts
 from penstock.engines.postgres.target.enums import add_missing_labels, prepare_types
 from penstock.engines.postgres.target.foreign import Foreign
 from penstock.engines.postgres.target.merge import Merge, MergeLayout, MergeSql, MergeStrategy
@@ -75,6 +76,7 @@ class PostgresTarget(SqlTarget):
         policies: Of changes of shape.
         foreign: Meaning of the rows' types here.
         noted: See `take_notes`.
+        may_prepare: Whether the server keeps prepared transactions at all, as far as known.
     """
 
     connection: psycopg.Connection
@@ -90,6 +92,7 @@ class PostgresTarget(SqlTarget):
     foreign: Foreign = field(default_factory=Foreign)
     tables: dict[TableName, TargetTable] = field(default_factory=dict)
     noted: list[ShapeNote] = field(default_factory=list)
+    may_prepare: bool = True
 
     @property
     def is_closed(self) -> bool:
@@ -132,14 +135,17 @@ class PostgresTarget(SqlTarget):
         before: Applied,  # noqa: ARG002 - the port's
     ) -> None:
         """Create the types that these phases bring; tables are altered in the transaction."""
+        self._meet(source_engine)
+        with server_errors("preparing types"):
+            self._create_types(phases)
+
+    def _meet(self, source_engine: str) -> None:
         version = self.connection.info.server_version // 10_000
         self.foreign = Foreign(
             engine=source_engine,
             target=Server(engine=Engine.POSTGRESQL, version=(version,)),
             choices=self.choices,
         )
-        with server_errors("preparing types"):
-            self._create_types(phases)
 
     def _create_types(self, phases: Sequence[PhaseSpec]) -> None:
         wanted = [relation for phase in phases for relation in phase.relations if relation.types]
@@ -180,6 +186,40 @@ class PostgresTarget(SqlTarget):
 
     def drop_merge_tables(self, names: Iterable[str]) -> None:
         drop_merge_tables(self.connection, names)
+
+    # --- batches in parts -------------------------------------------------------------------------
+
+    def find_groups(
+        self, phase: PhaseSpec, *, source_engine: str
+    ) -> Sequence[frozenset[TableName]]:
+        self._meet(source_engine)
+        for sent in phase.relations:
+            source = TableName(sent.schema, sent.name)
+            record = self.records.get(source, target_name(source, self.namespaces))
+            if not is_applied(record, self.foreign.relation_here(sent), self.log_id):
+                return ()
+        names = {spec.table for spec in phase.merges}
+        tables = [self.tables[name] for name in sorted(names)]
+        return parts.group_tables(tables, replica=self.replica)
+
+    def prepares(self, count: int) -> bool:
+        if not self.may_prepare:
+            return False
+        most, free = parts.count_free(self.connection)
+        self.may_prepare = most > 0  # a server must be restarted to change that
+        return count <= free
+
+    def read_transaction_id(self) -> str:
+        return parts.read_transaction_id(self.connection)
+
+    def prepared_transaction(self, decider: str, part: int) -> AbstractContextManager[None]:
+        return parts.prepared_transaction(self.connection, self.log_id, decider, part)
+
+    def commit_prepared(self, decider: str, part: int) -> None:
+        parts.commit_prepared(self.connection, self.log_id, decider, part)
+
+    def settle_prepared(self) -> None:
+        parts.settle_prepared(self.connection, self.log_id)
 
     def take_notes(self) -> list[ShapeNote]:
         taken = list(self.noted)

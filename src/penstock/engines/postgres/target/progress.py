@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 
 from penstock.engines.postgres.connect import connect, quote, server_errors, statement
+from penstock.engines.postgres.target.parts import find_prepared, removal_of_prepared
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableName
 from penstock.model.removal import Removal
@@ -19,7 +21,8 @@ from penstock.model.words import count_words
 from penstock.ports.bulk import APPLICATION_NAME as COPIER
 from penstock.ports.reset import APPLICATION_NAME, Leftovers, names_of
 from penstock.ports.target import ProgressUnwritable
-from penstock.sql.state_store import StateDialect, StateStore, find_leftovers
+from penstock.sql.state_dialect import StateDialect
+from penstock.sql.state_store import StateStore, find_leftovers
 
 _NOT_THERE = ("42P01", "3F000")  # the table, the schema
 _UTC_NOW = "clock_timestamp() at time zone 'utc'"
@@ -117,6 +120,10 @@ class PostgresProgress(StateStore):
             found = self._connection.execute(UNDER_WAY, {"name": COPIER}).fetchall()
         return {TableName(schema, name): int(count) for schema, name, count in found}
 
+    def prepared_names(self) -> tuple[str, ...]:
+        log_id = self.log_id()
+        return tuple(find_prepared(self._connection, log_id)) if log_id else ()
+
     def close(self) -> None:
         self._connection.close()
 
@@ -144,7 +151,9 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
         server_errors(DOING),
     ):
         store = PostgresProgress(connection)
-        return find_leftovers(store, tables, lambda *names: _empty(connection, *names))
+        found = find_leftovers(store, tables, lambda *names: _empty(connection, *names))
+        prepared = removal_of_prepared(connection, found.log_id)  # they lock what is removed
+        return replace(found, removals=(*prepared, *found.removals))
 
 
 def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:

@@ -30,7 +30,8 @@ from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import TableName
 from penstock.ports import target as port
 from penstock.ports.target import SCHEMA, MergeTable, Staging, StagingChanged
-from penstock.sql.state_store import Records, Upsert
+from penstock.sql.state_dialect import Upsert
+from penstock.sql.state_store import Records
 
 STAMP_BITS = 62
 TABLES_AT_ONCE = 50  # in one statement of check_staged
