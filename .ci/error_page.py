@@ -77,7 +77,8 @@ MORE = {
     "RedoBroken": "Select the row from V$LOGMNR_CONTENTS by SCN, XID and RS_ID, and report it.",
     "RedoUnlogged": "Run `ALTER TABLE OWNER.TABLE ADD SUPPLEMENTAL LOG DATA (ALL) COLUMNS`, then "
     "load the table again.",
-    "RedoUnsupported": "Run `penstock table remove FILE OWNER.TABLE` to continue without the table.",
+    "RedoUnsupported": "Run `penstock table remove FILE OWNER.TABLE` to continue without the "
+    "table.",
     "ResendFailed": "Follow the extractor's hint, then run the same command again.",
     "SchemaChangeNotApplied": "Alter the target's table by hand, then `penstock table resync`.",
     "SessionFormats": "Look for a logon trigger that sets NLS_DATE_FORMAT or NLS_TIMESTAMP_FORMAT.",

@@ -43,6 +43,7 @@ EXCEPTIONS = {
     "engines/mysql/source/stream.py": (1, "any error is given to who takes the runs"),
     "engines/postgres/server/shop.py": (1, "join() raises any error"),
     "engines/postgres/source/stream.py": (1, "any error is given to who takes the runs"),
+    "load/apply_parts.py": (1, "the batch raises the error of each part"),
     "load/prefetch.py": (1, "fetch() raises any error"),
     "load/session.py": (
         3,

@@ -628,6 +628,9 @@ class HistoryWriter(Protocol):
         ...
 
 
+NONE_AHEAD = "this target has no tables ahead"
+
+
 class TargetProgress(Protocol):
     """Progress tables, on the connection that stages or applies: those of a batch are written in
     its transaction.
@@ -663,18 +666,20 @@ class TargetProgress(Protocol):
 
     def ensure_ahead(self) -> None:
         """Create the table of tables that are ahead, if it is missing."""
-        raise NotImplementedError
+        raise AssertionError(NONE_AHEAD)
 
     def read_ahead(self, log_id: str) -> dict[TableName, int]:
         """Return the tables that are ahead; see `Target.read_ahead`."""
-        raise NotImplementedError
+        del log_id
+        raise AssertionError(NONE_AHEAD)
 
     def check_ahead(self, *, log_id: str, expected: Mapping[TableName, int], at: Applied) -> None:
         """Raise AppliedByAnother unless exactly these tables are ahead, each of them so far.
 
         at: where the target is.
         """
-        raise NotImplementedError
+        del log_id, expected, at
+        raise AssertionError(NONE_AHEAD)
 
     def put_ahead(
         self, *, log_id: str, tables: Iterable[TableName], known: Mapping[TableName, int], gsn: int
@@ -684,18 +689,21 @@ class TargetProgress(Protocol):
         known: tables that were ahead before, each with its row change. Raises AppliedByAnother if
         another process has brought one of them elsewhere.
         """
-        raise NotImplementedError
+        del log_id, tables, known, gsn
+        raise AssertionError(NONE_AHEAD)
 
     def clear_ahead(self, *, log_id: str, gsn: int) -> None:
         """Forget tables that are ahead of a row change no more, because the others are there."""
-        raise NotImplementedError
+        del log_id, gsn
+        raise AssertionError(NONE_AHEAD)
 
     def hold_applied(self, *, log_id: str, at: Applied) -> None:
         """Check that a log is applied up to a place, and keep it so until the transaction ends.
 
         Raises AppliedByAnother.
         """
-        raise NotImplementedError
+        del log_id, at
+        raise AssertionError(NONE_AHEAD)
 
     @abstractmethod
     def begin_files(self, files: Iterable[str]) -> None:
