@@ -214,6 +214,9 @@ fails = lambda: supervised.SupervisedThread(
 )
 both_run = threading.Barrier(3)
 
+def say(text):
+    print(text + "\\n", end="", flush=True)  # in one piece: two threads do it
+
 def run(stop, *waits):
     with stop_on_signals(stop):
         for wait in waits:
@@ -224,7 +227,7 @@ def run_in_thread():
     try:
         run(StopRequest(), both_run.wait)
     except supervised.ThreadFailed:
-        print("a run in a thread ended", flush=True)
+        say("a run in a thread ended")
 
 def fail_then():
     both_run.wait()
@@ -236,7 +239,7 @@ for thread in threads:
 try:
     run(StopRequest(), both_run.wait)
 except supervised.ThreadFailed:
-    print("a run ended", flush=True)
+    say("a run ended")
 for thread in threads:
     thread.join()
 time.sleep(0.3)
