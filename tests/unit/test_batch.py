@@ -143,6 +143,7 @@ def test_rows_and_what_is_remembered_of_them_are_one_transaction(alone: bool) ->
         ("reshape", False),
         ("advance", True),
         *([("write_table_sync", True)] if alone else []),
+        ("check_ahead", True),
         ("check_staged", True),
         ("apply_phases", True),
         ("end_files", True),

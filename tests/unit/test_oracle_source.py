@@ -857,6 +857,10 @@ def test_a_part_of_a_large_object(database: Database, open_log: Open) -> None:
     [
         ("5", "5"),
         (" -1.5 ", "-1.5"),
+        ("- .5", "-.5"),  # a statement's tokens, joined by blanks
+        ("+ 2", "2"),
+        ("1.5e-3", "1.5e-3"),
+        ("2.5f", "2.5"),
         ("'it''s'", "it's"),
         ("''", None),
         ("null", None),

@@ -22,7 +22,8 @@ ENCODINGS = {
     "ZHS16GBK": "gbk",
 }
 """Python's names of Oracle's character sets. In another one, texts of ASCII are read only."""
-_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
+# A statement's tokens are joined by blanks.
+_NUMBER = re.compile(r"([-+]?)\s*((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)[fFdD]?")
 _TEXT = re.compile(r"'((?:[^']|'')*)'")
 
 
@@ -31,8 +32,8 @@ def read_default(text: str | None) -> str | None:
     shown = (text or "").strip()
     if not shown or shown.upper() == "NULL":
         return None
-    if _NUMBER.fullmatch(shown):
-        return shown
+    if number := _NUMBER.fullmatch(shown):
+        return number[1].replace("+", "") + number[2]
     match = _TEXT.fullmatch(shown)
     if match is None:
         raise ValueError(shown)
