@@ -517,12 +517,15 @@ def _modify_column(session: Session, table: Table, old: Column, change: ColumnTe
     return new
 
 
+# Source: SQL Language Reference, ALTER TABLE, modify_col_properties.
+_CHANGES_WITH_VALUES = {("CHAR", "VARCHAR2"), ("VARCHAR2", "CHAR"), ("DATE", "TIMESTAMP")}
+
+
 def _check_type_change(old: Column, new: Column, values: list[Any]) -> None:
     if old.kind != new.kind:
         if old.kind in LOBS or new.kind in LOBS:
             raise OraError(22858 if new.kind in LOBS else 22859)
-        pair = {old.kind, new.kind}
-        if values and pair not in ({"CHAR", "VARCHAR2"}, {"DATE", "TIMESTAMP"}):
+        if values and (old.kind, new.kind) not in _CHANGES_WITH_VALUES:
             raise OraError(1439)
     elif new.kind == "NUMBER" and values:
         old_whole = 999 if old.precision is None else old.precision - (old.scale or 0)

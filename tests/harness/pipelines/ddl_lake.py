@@ -23,7 +23,7 @@ from pyiceberg.table import StaticTable
 
 from harness.pipelines.ddl_lake_java import DELTA, ICEBERG_2, java_of
 from harness.pipelines.ddl_sides import Facts, Row, Side, differences
-from harness.pipelines.ddl_types import POSTGRES, SQLSERVER
+from harness.pipelines.ddl_types import ORACLE, POSTGRES, SQLSERVER
 
 NAMESPACE = "shop"
 UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]|\A[._]")
@@ -209,7 +209,7 @@ def _show(value: Any, of_type: str, kind: str) -> str | None:
 
 # -- types by docs/types.md
 
-_DECIMAL = re.compile(r"(?:numeric|decimal)\((\d+),(\d+)\)")
+_DECIMAL = re.compile(r"(?:numeric|decimal|number)\((\d+),(\d+)\)")
 _POSTGRES_TYPES = (
     (r"smallint$|integer$|(\w+\.)?(posint|small)$", "int32"),  # domains over them
     (r"(bigint|oid)$", "int64"),
@@ -244,7 +244,16 @@ _SQLSERVER_TYPES = (
     (r"datetime|smalldatetime", "timestamp"),
     (r"date$", "date"),
 )
-_TYPES = {POSTGRES: _POSTGRES_TYPES, SQLSERVER: _SQLSERVER_TYPES}
+_ORACLE_TYPES = (
+    (r"number\([1-9],0\)$", "int32"),
+    (r"number\(1[0-8],0\)$", "int64"),
+    (r"binary_float$", "float32"),
+    (r"binary_double$", "float64"),
+    (r"raw", "binary"),
+    (r"timestamp(\(\d\))? with ", "timestamptz"),
+    (r"timestamp|date$", "timestamp"),
+)
+_TYPES = {POSTGRES: _POSTGRES_TYPES, SQLSERVER: _SQLSERVER_TYPES, ORACLE: _ORACLE_TYPES}
 _WIDER = {
     "int32": ("int64", "float64"),
     "float32": ("float64",),
@@ -254,11 +263,11 @@ _WIDER = {
 
 def lake_type(source: str, of_type: str) -> str:
     """Return the type that a lake's column has for a type of the source."""
-    if parts := _DECIMAL.match(of_type):
-        return f"decimal({parts[1]},{parts[2]})"
     for pattern, found in _TYPES.get(source, _MYSQL_TYPES):
         if re.match(pattern, of_type):
             return found
+    if parts := _DECIMAL.match(of_type):
+        return f"decimal({parts[1]},{parts[2]})"
     return "string"
 
 
