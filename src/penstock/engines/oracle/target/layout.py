@@ -113,7 +113,7 @@ class MergeLayout(Layout):
 
     def __init__(self, relation: Relation, forms: Sequence[Staged] = (), *, stamp: int = 0) -> None:
         """Derive the layout. forms: of the columns. Raises ShapeNotApplicable for more columns than
-        a table can have.
+        a table can have, and for names that it cannot have.
         """
         prefix = "wk$"
         while any(column.name.lower().startswith(prefix) for column in relation.columns):
@@ -149,6 +149,15 @@ class MergeLayout(Layout):
         self.sql_columns = tuple((name, sql) for name, _, sql in columns)
 
     def _check_names(self) -> None:
+        for column in self.relation.columns:
+            if '"' in column.name or "\0" in column.name:
+                raise ShapeNotApplicable(
+                    f"{self.relation.full_name} has a column {column.name!r}: a name of Oracle has "
+                    "no quotation mark",
+                    hint="Rename the column at the source, or leave the table out of [source] "
+                    "tables.",
+                    table=self.relation.full_name,
+                )
         if any(column.name == STAMP for column in self.relation.columns):
             raise ShapeNotApplicable(
                 f"{self.relation.full_name} has a column {STAMP}, which merge tables have, too",
