@@ -11,7 +11,12 @@ import pytest
 
 from penstock.engines.oracle import connect as module
 from penstock.engines.oracle.connect import Connection, connect, connect_root, literal, quote
-from penstock.engines.oracle.errors import SessionUnset, SnapshotLost, ThinModeRefused
+from penstock.engines.oracle.errors import (
+    NameImpossible,
+    SessionUnset,
+    SnapshotLost,
+    ThinModeRefused,
+)
 from penstock.engines.oracle.server_errors import (
     connect_error,
     error_number,
@@ -269,7 +274,7 @@ def test_texts_of_sql() -> None:
     assert quote("SHOP", "T$ x") == '"SHOP"."T$ x"'
     assert literal("it's") == "'it''s'"
     for name in ("", 'a"b', "a\0"):
-        with pytest.raises(ValueError, match="identifier"):
+        with pytest.raises(NameImpossible, match="cannot have the name"):
             quote(name)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from penstock.engines.oracle.errors import SessionUnset
+from penstock.engines.oracle.errors import NameImpossible, SessionUnset
 from penstock.engines.oracle.server_errors import connect_error, driver, server_errors
 from penstock.engines.oracle.url import ROOT, OracleUrl
 from penstock.host.errors import DatabaseUnknown, StatementFailed, mask
@@ -329,11 +329,15 @@ def set_formats(connection: Connection) -> None:
 def quote(*names: str) -> str:
     """Return identifiers in quotation marks, joined by dots: for owner s and table t, `"s"."t"`.
 
-    Raises ValueError for a name that Oracle cannot have: empty, or with a quotation mark or a zero.
+    Raises NameImpossible for one that is empty or has a quotation mark or a zero.
     """
     for name in names:
         if not name or '"' in name or "\0" in name:
-            raise ValueError(f"not an identifier: {name!r}")
+            raise NameImpossible(
+                f"Oracle cannot have the name {name!r}: it is empty, or has a quotation mark or a "
+                "zero",
+                hint="Rename it at the source, or leave its table out of [source] tables.",
+            )
     return ".".join(f'"{name}"' for name in names)
 
 

@@ -26,6 +26,13 @@ class SessionUnset(PenstockError):
     retry: ClassVar[Retry] = "operator"
 
 
+class NameImpossible(PenstockError, ValueError):
+    """A database, table or column has a name that Oracle cannot have."""
+
+    code = "OR33"
+    retry: ClassVar[Retry] = "operator"
+
+
 class SnapshotLost(PenstockError):
     """The server can no longer read a table as of the chosen system change number."""
 

@@ -159,6 +159,7 @@ NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
         "OR28": "of a load or a DDL statement, when it is read",
         "OR29": "of a large object, when it is read",
         "OR31": "of a statement, when its rows are read",
+        "OR33": "of a name in another database, when its table is created or altered",
     }
 )
 """Reasons why no check finds the other errors before, by their codes."""
