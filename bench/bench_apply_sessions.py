@@ -17,7 +17,7 @@ from pathlib import Path
 import psycopg
 
 from bench import contenders
-from bench.bench_loader import PUBLICATION, SLOT, make_segments, penstock
+from bench.bench_loader import PUBLICATION, SLOT, Targets, make_segments, penstock
 from bench.harness import Comparison, Contender, Measurement, arguments, beside_servers
 from bench.workload import Workload
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
@@ -65,29 +65,6 @@ def change_all(url: str, shares: list[Workload]) -> int:
     )
 
 
-class Targets:
-    """Fresh copies of the target as it was before the changes, on one server."""
-
-    def __init__(self, server: EmbeddedPostgres, shares: list[Workload]) -> None:
-        """Create the template."""
-        self._server = server
-        self._count = 0
-        self._admin = psycopg.connect(server.url("postgres"), autocommit=True)
-        self._admin.execute("create database base")
-        for share in shares:
-            share.create(server.url("base"))
-        with psycopg.connect(server.url("base"), autocommit=True) as connection:
-            connection.execute("vacuum analyze")
-
-    def fresh(self) -> str:
-        """Return the URL of a new copy; the previous one is dropped."""
-        self._admin.execute(f"drop database if exists copy_{self._count} with (force)")
-        self._count += 1
-        self._admin.execute(f"create database copy_{self._count} template base")
-        self._admin.execute("checkpoint")
-        return self._server.url(f"copy_{self._count}")
-
-
 def measure_spreads_ms(url: str, shares: list[Workload], *, is_prepared: bool) -> list[float]:
     """Return for each batch the time between the first and the last commit of its parts.
 
@@ -96,7 +73,7 @@ def measure_spreads_ms(url: str, shares: list[Workload], *, is_prepared: bool) -
     with psycopg.connect(url) as connection:
 
         def read(query: str) -> list[float]:
-            return [row[0] for row in connection.execute(query)]  # type: ignore[arg-type]
+            return [row[0] for row in connection.execute(query)]
 
         ends = read(ENDS)
         commits = {

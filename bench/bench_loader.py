@@ -13,7 +13,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import psycopg
@@ -156,15 +156,16 @@ def penstock(
 class Targets:
     """Fresh copies of the target as it was before the changes."""
 
-    def __init__(self, server: EmbeddedPostgres) -> None:
-        """Store the server on which the template is created."""
+    def __init__(self, server: EmbeddedPostgres, workloads: Sequence[Workload]) -> None:
+        """Create the template, with the tables of the workloads."""
         self._server = server
         self._count = 0
         self._admin = psycopg.connect(server.url("postgres"), autocommit=True)
         self._admin.execute("create database base")
-        Workload().create(server.url("base"))
+        for workload in workloads:
+            workload.create(server.url("base"))
         with psycopg.connect(server.url("base"), autocommit=True) as connection:
-            connection.execute("vacuum analyze w")
+            connection.execute("vacuum analyze")
 
     def fresh(self) -> str:
         """Return the URL of a new copy; the previous one is dropped."""
@@ -195,7 +196,7 @@ def main() -> None:
         make_segments(url, folder / "pipeline", row_count)
         log = folder / "pipeline" / "log"
         script = make_script(folder, log)
-        targets = Targets(target)
+        targets = Targets(target, [Workload()])
         psql = str(target.bindir / "psql")
         sessions.get()
         subprocess.run([psql, "--version"], check=True)

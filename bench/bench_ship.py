@@ -39,7 +39,7 @@ def main() -> None:
         row_count = workload.change(url)
         make_segments(url, folder / "pipeline", row_count)
         log = folder / "pipeline" / "log"
-        targets = Targets(target)
+        targets = Targets(target, [Workload()])
         sessions.get()
         servers = [contenders.postmaster(server) for server in (source, target)]
 
