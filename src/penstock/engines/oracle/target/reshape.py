@@ -147,6 +147,7 @@ class Reshaping:
             is_emptied=self.is_emptied,
             is_replaced=self.is_replaced,
             fills=translation.fills(self.relation),
+            loose=translation.loose(self.relation),
             name_bytes_max=name_bytes_max(self.target.connection.version),
         )
 
