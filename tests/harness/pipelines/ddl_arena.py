@@ -36,6 +36,7 @@ from harness.pipelines.ddl_servers import AnyServers
 from harness.pipelines.ddl_sides import MySQLSide, PostgresSide, Side, differences
 from harness.pipelines.ddl_sqlserver import Error as SQLServerError
 from harness.pipelines.ddl_sqlserver import SQLServerSide
+from harness.pipelines.ddl_sqlserver_author import FEATURES as SQLSERVER_FEATURES
 from harness.pipelines.ddl_sqlserver_author import SQLServerAuthor
 from harness.pipelines.ddl_types import ORACLE, POSTGRES, SQLSERVER
 from harness.pipelines.pipeline import write_pipeline
@@ -706,7 +707,8 @@ def authors(
     if target == ORACLE:
         features = [one for one in features if one not in NOT_IN_ORACLE]
     if source == SQLSERVER:
-        return [SQLServerAuthor(f"{seed}.{number}") for number in range(count)]
+        own = [one for one in SQLSERVER_FEATURES if target != ORACLE or one not in NOT_IN_ORACLE]
+        return [SQLServerAuthor(f"{seed}.{number}", own) for number in range(count)]
     if source == ORACLE:
         return [OracleAuthor(f"{seed}.{number}") for number in range(count)]
     return [Author(source, f"{seed}.{number}", features) for number in range(count)]
