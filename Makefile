@@ -25,7 +25,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup system demo test next-draw test-failed test-all test-times check check-static check-test-types check-tests test-servers test-faults soak certify-sqlserver certify-oracle mutants fuzz bench docs dist screenshots changelog drawings error-page type-page lock clean
+.PHONY: help setup system demo test next-draw test-failed test-all test-times check check-static check-tests test-servers test-faults soak certify-sqlserver certify-oracle mutants fuzz bench docs dist screenshots changelog drawings error-page type-page lock clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,13 +81,7 @@ check-static:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	@$(MAKE) --no-print-directory check-test-types
 	$(BIN)/lint-imports
-
-# Names and calls that do not exist, in the tests. A cache of its own, because with other options
-# each of the two runs would discard what the other has cached.
-check-test-types:
-	MYPYPATH=tests $(BIN)/mypy tests --implicit-reexport --cache-dir .mypy_cache/tests
 
 check-tests:
 	PENSTOCK_HYPOTHESIS=check $(PYTEST) -n $(JOBS) --dist worksteal -q -m "not long" --draw $(CHECK_DRAW) tests/unit tests/property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from textwrap import dedent
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -63,7 +64,7 @@ def edit_syntax(source: str, edits: Sequence[SyntaxEdit]) -> str:
     Raises:
         ValueError: an edit does not fit, or two of them overlap, or the result is not Python.
     """
-    tree = ast.parse(source)
+    tree = _parse(source)
     data = source.encode()
     starts = [0]
     for line in data.splitlines(keepends=True):
@@ -86,10 +87,16 @@ def edit_syntax(source: str, edits: Sequence[SyntaxEdit]) -> str:
         end_after = begin
     changed = data.decode()
     try:
-        ast.parse(changed)
+        compile(changed, "<changed>", "exec", dont_inherit=True)
     except SyntaxError as error:
         raise ValueError(f"the changed file is not Python: {error}") from error
     return changed
+
+
+@lru_cache(maxsize=1)  # several edits of a file follow each other
+def _parse(source: str) -> ast.Module:
+    """Return the tree of a file; nothing may change it."""
+    return ast.parse(source)
 
 
 def _parse_expression(text: str) -> ast.expr | None:
