@@ -21,6 +21,7 @@ from penstock.codec.postgres.copy_binary import Unwritable
 from penstock.control.pipeline import table_requests
 from penstock.control.pipeline.actions import StopRequest
 from penstock.control.run import bulk_load, demo, supervisor
+from penstock.control.run.child_ends import HalfFailed, HalfKilled
 from penstock.control.verify import verify
 from penstock.control.verify.verify import RepairUnequal
 from penstock.engines.mysql.source.assemble import Assembler
@@ -208,7 +209,7 @@ def test_how_a_process_ended(tmp_path: Path) -> None:
         half = supervisor.Half(name="load", arguments=[], diagnostics=log, code=1)
     half.lines = deque(["noise", '{"code": "TG03", "error": "said"}', "more noise"])
     error = half.error()
-    assert isinstance(error, supervisor.HalfFailed)
+    assert isinstance(error, HalfFailed)
     assert (error.as_dict()["code"], error.message) == ("TG03", "said")
     half.lines.clear()
     assert half.error().as_dict()["code"] == "CT03"
@@ -223,10 +224,10 @@ def test_a_process_that_is_killed_again_and_again(tmp_path: Path) -> None:
         half = supervisor.Half(name="load", arguments=[], diagnostics=log)
     half.started_s = REAL_CLOCK.monotonic_s()
     for _ in range(supervisor.RESTARTS_MAX):
-        watch._was_killed(half, 9)
+        watch._was_killed(half, -9)
         assert watch._failure is None
-    watch._was_killed(half, 9)
-    assert isinstance(watch._failure, supervisor.HalfKilled)
+    watch._was_killed(half, -9)
+    assert isinstance(watch._failure, HalfKilled)
     assert "SIGKILL" in watch._failure.message
     assert stop()
 

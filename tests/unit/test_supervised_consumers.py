@@ -14,7 +14,8 @@ import pytest
 from penstock.control.pipeline.actions import StopRequest
 from penstock.control.pipeline.config import load_config
 from penstock.control.run import supervisor
-from penstock.control.run.supervisor import HalfFailed, Supervisor, commands_of
+from penstock.control.run.child_ends import HalfFailed
+from penstock.control.run.supervisor import Supervisor, commands_of
 from penstock.host.clock import REAL_CLOCK
 
 ERROR = '{"code": "CN05", "error": "told to fail", "hint": "fix it"}'
