@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from sim_sqlserver import ddl_run, metadata, procedures, replies, rewrite, values
+from sim_sqlserver import cdc, ddl_run, metadata, procedures, replies, rewrite, values
 from sim_sqlserver.backend import Backend, is_rows
 from sim_sqlserver.encode import Encoder, encoder
 from sim_sqlserver.errors import STATEMENT_ONLY, TRANSACTION, SqlError
@@ -25,7 +25,6 @@ from sim_sqlserver.lexer import (
 from sim_sqlserver.metadata import Column
 from sim_sqlserver.names import literal, quote_name
 from sim_sqlserver.options import set_option
-from sim_sqlserver.procedures import procedure
 from sim_sqlserver.reply import Reply
 from sim_sqlserver.results import describe, encode_rows, fit_columns, read_columns
 from sim_sqlserver.sqltypes import SqlType, binary_domain, domain_statement, postgres_type
@@ -57,7 +56,7 @@ union select a.attname, n.nspname in ('sys', 'msdb')
 """
 
 
-_PROCEDURES_OF_CAPTURE = procedure  # importing the module registers its procedures
+_PROCEDURES_OF_CAPTURE = cdc  # importing the module registers its procedures
 
 
 class BatchEnd(Exception):
