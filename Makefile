@@ -9,13 +9,15 @@ S ?= postgres
 T ?= 10m
 V ?= 15,18
 DRAW ?= 1200
-CHECK_DRAW ?= 20
+CHECK_DRAW ?= 10
 K ?= 1000
 SEED ?= 1
 SOURCE ?= postgres
 TARGET ?= postgres
 SERVER_TESTS_postgres := tests/conformance tests/servers --ignore-glob "*/test_mysql_*.py"
 SERVER_TESTS_mysql := tests/conformance $(sort $(wildcard tests/servers/test_mysql_*.py))
+CHECK_TESTS_1 := tests/property $(sort $(wildcard tests/unit/test_[a-m]*.py))
+CHECK_TESTS_2 := $(filter-out $(CHECK_TESTS_1),$(sort $(wildcard tests/unit/test_*.py)))
 FAULTS_postgres := not mysql and not mariadb
 FAULTS_mysql := mysql or mariadb
 KERNELS := $(shell find src -name '*.p[yx][xdi]')
@@ -25,7 +27,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup system demo test next-draw test-failed test-all test-times check check-static check-test-types check-tests test-servers test-faults soak certify-sqlserver certify-oracle mutants fuzz bench docs dist screenshots changelog drawings error-page type-page lock clean
+.PHONY: help setup system demo test next-draw test-failed test-all test-times check check-static test-servers test-faults soak certify-sqlserver certify-oracle mutants fuzz bench docs dist screenshots changelog drawings error-page type-page lock clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,25 +74,24 @@ next-draw: ## after a landing: the next `make test` runs the next part of the ex
 	@test ! -f build/times.jsonl || $(BIN)/python tests/plugins/times.py build/times.jsonl --costs tests/data/costs.json
 
 test-failed: setup ## the tests that failed in the last run, one at a time
-	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) --last-failed --last-failed-no-failures none -p no:randomly
+	@ended=0; for failed in $(wildcard .pytest_cache/v/cache/lastfailed .pytest_cache/check-*/v/cache/lastfailed); do \
+	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -o cache_dir=$${failed%/v/*} --last-failed --last-failed-no-failures none \
+	-p no:randomly || test $$? -eq 5 || ended=1; done; exit $$ended
 
 check: $(VENV)/.dev ## format, lint, types, layers, cheap unit and property tests and a draw of the others
-	@$(MAKE) --no-print-directory --jobs 2 check-tests check-static
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync check-static check-tests-1 check-tests-2
 
 check-static:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	@$(MAKE) --no-print-directory check-test-types
 	$(BIN)/lint-imports
 
-# Names and calls that do not exist, in the tests. A cache of its own, because with other options
-# each of the two runs would discard what the other has cached.
-check-test-types:
-	MYPYPATH=tests $(BIN)/mypy tests --implicit-reexport --cache-dir .mypy_cache/tests
-
-check-tests:
-	PENSTOCK_HYPOTHESIS=check $(PYTEST) -n $(JOBS) --dist worksteal -q -m "not long" --draw $(CHECK_DRAW) tests/unit tests/property
+# The tests are so short that pytest-xdist, whose workers collect all of them and send six messages
+# for each, would take as long as they do. Each of the two processes keeps its failures for
+# `make test-failed`.
+check-tests-%:
+	PENSTOCK_HYPOTHESIS=check $(PYTEST) -o cache_dir=.pytest_cache/check-$* -q -m "not long" --draw $(CHECK_DRAW) $(CHECK_TESTS_$*)
 
 test-servers: setup ## each test on every server of kind S=postgres (of versions V=15,18) or S=mysql
 	@test "$(S)" = postgres -o "$(S)" = mysql || { echo "S=postgres or S=mysql"; exit 1; }

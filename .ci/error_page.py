@@ -5,9 +5,10 @@ stand for the values that the message fills in.
 """
 
 import ast
+import gc
 import importlib
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,7 @@ Below each error are penstock's hints. Words in capitals stand for values that i
 in. `make error-page` writes this page from the source.
 """
 HINTED = ("hint=", "_condition(")  # texts of modules that give hints: all others are skipped
+BLOCKS = ("body", "cases", "handlers", "orelse", "finalbody")  # lists of statements in a statement
 HINTS_MAX = 8  # per class: the rest are variants
 # Hints that hold for every engine come first, then those of the engines that most readers have.
 ENGINES = ("postgres", "mysql", "sqlserver", "oracle")
@@ -109,6 +111,16 @@ def attribute(node: ast.ClassDef, name: str) -> str | None:
     return None
 
 
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield a module and every statement in it, outer ones first."""
+    waiting: deque[ast.AST] = deque([tree])
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        for block in BLOCKS:
+            waiting += getattr(node, block, ())
+
+
 def texts(node: ast.expr | None, constants: dict[str, ast.expr]) -> Iterator[str]:
     """Yield the texts that an expression may have, as far as the source shows them."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -159,7 +171,7 @@ def names_of(path: Path, tree: ast.Module) -> dict[str, ast.expr]:
     parts = path.relative_to(ROOT / "src").with_suffix("").parts
     module = importlib.import_module(".".join(part for part in parts if part != "__init__"))
     found: dict[str, ast.expr] = {}
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             found.setdefault(node.targets[0].id, node.value)
         elif isinstance(node, ast.FunctionDef):
@@ -229,6 +241,17 @@ def choose_hints(
 
 def page() -> str:
     """Return the page: the classes that set a code, with their hints."""
+    collects = gc.isenabled()
+    gc.disable()  # it would look through each tree again and again
+    try:
+        return describe_errors()
+    finally:
+        if collects:
+            gc.enable()
+
+
+def describe_errors() -> str:
+    """Return the page from the source as it is."""
     classes: dict[str, ast.ClassDef] = {}
     every: list[tuple[ast.ClassDef, str]] = []  # a name may be used in two modules
     sources = {path: path.read_text() for path in sorted((ROOT / "src").rglob("*.py"))}
@@ -238,7 +261,7 @@ def page() -> str:
         if any(word in text for word in ("class ", *HINTED))
     }
     for path, tree in trees.items():
-        for node in ast.walk(tree):
+        for node in statements(tree):
             if isinstance(node, ast.ClassDef):
                 classes[node.name] = node
                 every.append((node, engine_of(path)))

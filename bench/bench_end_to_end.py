@@ -1,4 +1,4 @@
-"""W end to end, two arrangements: the same WAL, and live.
+"""The workload W end to end, in two arrangements: from the same WAL, and live.
 
 The same WAL: W's changes are committed before a side reads. Each side reads them through a copy of
 one slot into a fresh target; the time runs from the start signal until the last change is visible.

@@ -26,6 +26,7 @@ from penstock.engines.lake.format import CommitRefused, LakeColumn, WriterSpec
 from penstock.engines.lake.known_tables import decode_record
 from penstock.host import faults
 from penstock.host.faults import FaultInjected
+from penstock.host.retry import Backoff
 from penstock.load import chunk as chunks
 from penstock.load.bulk import load_in_bulk
 from penstock.load.ledger import TargetHoldsRows, read_ledger
@@ -40,7 +41,7 @@ MakeCopying = Callable[..., Copying]
 @pytest.fixture
 def make_copying(monkeypatch: pytest.MonkeyPatch, source_url: str, tmp_path: Path) -> MakeCopying:
     """Return a maker of the test's pipeline."""
-    monkeypatch.setattr(chunks, "BACKOFF", chunks.Backoff(attempts=1))
+    monkeypatch.setattr(chunks, "BACKOFF", Backoff(attempts=1))
     return lambda query="": Copying(monkeypatch, source_url, tmp_path, query)
 
 

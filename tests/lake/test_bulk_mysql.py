@@ -10,6 +10,7 @@ import pytest
 
 from harness.lake.copying import Copying
 from penstock.control.pipeline.config import load_config
+from penstock.host.retry import Backoff
 from penstock.load import chunk as chunks
 from penstock.model import TableName
 from penstock.ports.target import ValueRefused
@@ -19,7 +20,7 @@ from plugins.mysql import MySQLServer, database_of
 @pytest.fixture
 def copying(monkeypatch: pytest.MonkeyPatch, mysql_url: str, tmp_path: Path) -> Copying:
     """Return a pipeline that copies all tables of the database."""
-    monkeypatch.setattr(chunks, "BACKOFF", chunks.Backoff(attempts=1))
+    monkeypatch.setattr(chunks, "BACKOFF", Backoff(attempts=1))
     made = Copying(monkeypatch, mysql_url, tmp_path)
     file = made.config.path
     file.write_text(file.read_text().replace("public.*", f"{database_of(mysql_url)}.*"))

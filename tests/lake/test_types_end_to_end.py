@@ -18,6 +18,7 @@ from harness.lake.spark import lake_session
 from harness.lake.typed import KINDS, MEMORY, MOVED, Cases, TypedLake, wide_rows
 from harness.servers import mysql_types, postgres_types
 from penstock.engines.postgres.connect import literal
+from penstock.host.retry import Backoff
 from penstock.load import chunk as chunks
 from penstock.load.session import Session
 from penstock.ports.target import ValueRefused
@@ -60,7 +61,7 @@ def session(
 @pytest.fixture(autouse=True)
 def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a chunk fail at once."""
-    monkeypatch.setattr(chunks, "BACKOFF", chunks.Backoff(attempts=1))
+    monkeypatch.setattr(chunks, "BACKOFF", Backoff(attempts=1))
 
 
 MakeLake = Callable[..., TypedLake]

@@ -36,6 +36,7 @@ from penstock.control.status.log_view import LogTimeInvalid
 from penstock.engines.delta.catalogue import FORMAT as DELTA
 from penstock.engines.iceberg.catalogue import FORMAT as ICEBERG
 from penstock.engines.lake import upkeep
+from penstock.engines.lake.apply_files import rewrite_groups
 from penstock.engines.lake.by_hand import LakeByHand
 from penstock.engines.lake.format import Expired, Expiry, LakeFormat
 from penstock.engines.lake.jars import DELTA_JARS, ICEBERG_JARS, class_path
@@ -557,7 +558,7 @@ def test_a_compaction_that_is_always_slower_ends_by_name(
     )
     bank.transfer()
     bank.run.run()
-    true_rewrite = upkeep.rewrite_groups
+    true_rewrite = rewrite_groups
 
     def rewrite(*given: Any, **how: Any) -> Any:
         files = true_rewrite(*given, **how)

@@ -32,7 +32,7 @@ from penstock.model import Column, Relation
 MakeDecoder = Callable[..., RowDecoder]
 DECODERS: list[MakeDecoder] = [CopyDecoder]
 if copy_binary_decode.COMPILED:
-    DECODERS.append(copy_binary_decode._Kernel)
+    DECODERS.append(copy_binary_decode._Kernel)  # type: ignore[attr-defined]
 BOTH = pytest.mark.parametrize("kind", DECODERS)
 MUTATIONS = 10_000
 UNLIMITED = {"row_limit": 1 << 20, "byte_limit": 1 << 30}

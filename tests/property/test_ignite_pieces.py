@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from harness.ignite.recordings import data_segment, entry_bytes, record_bytes
 from harness.ignite.source import make_work_directory, number, text
 from penstock.codec.ignite import wal
+from penstock.codec.ignite.changes import Changes
 from penstock.codec.ignite.types import cache_id
 from penstock.engines.ignite.directory import open_directory
 from penstock.engines.ignite.source import node
@@ -111,7 +112,7 @@ def test_pieces_are_those_of_single_entries(
     rows = wal.scan(data, number=0, name="0.wal", begin=0).rows
     marks = sorted(marks)
     places = [("cache", LogPlace(0, one, 0)) for one in marks]
-    changes = node.Changes(data, rows, lambda *_: None)
+    changes = Changes(data, rows, lambda *_: None)
     pieces = [show_piece(one) for one in _pieces(0, in_order(changes), _Marks(places), END)]
     wanted = [
         (

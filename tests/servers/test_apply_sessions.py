@@ -33,14 +33,14 @@ from harness.pipelines.parts import (
     write_segments,
 )
 from harness.servers.engines import Place, PostgresPlace
+from penstock.host import faults
 from penstock.host.files import DirectoryLock
 from penstock.host.state_file import StateFile
 from penstock.load import apply_parts, division
 from penstock.load.loader import Loader
 from penstock.load.loader_state import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
-from penstock.load.table_sync import REQUESTS_FILE
 from penstock.model import MarkerKind, TableName
-from penstock.model.table_requests import TableRequest, TableRequests
+from penstock.model.table_requests import REQUESTS_FILE, TableRequest, TableRequests
 from penstock.ports.progress import open_target_reader
 from penstock.ports.target import AppliedByAnother, MergeBatch, Target, ValueRefused
 from plugins.shared import SharedServers
@@ -247,7 +247,7 @@ def test_batches_are_divided(place: Place, tmp_path: Path, *, is_prepared: bool)
         part_count += name == ("load.part.committed" if is_prepared else "load.part.after")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(apply_parts.faults, "point", count)
+        patch.setattr(faults, "point", count)
         Running(place.url, tmp_path, **options_for(place)).end()
     assert part_count == 2 * 3  # three batches after the one with the shapes
     check(place, 8)

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from certify.cases import Case
 from certify_sqlserver.__main__ import CASE_MODULES, FAILED, GOOD, INTERRUPTED, REFUSED, main
-from certify_sqlserver.case import CASES, Bench, Case
+from certify_sqlserver.case import CASES, Bench
 from certify_sqlserver.server import DATABASE, LOGIN, LOGIN_PASSWORD, MARK
 from penstock.engines.sqlserver.connect import connect
 from penstock.host.errors import LoginRefused

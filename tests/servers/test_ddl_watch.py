@@ -33,6 +33,7 @@ from penstock.engines.postgres.source.ddl_watch import (
     Reload,
     WatchState,
 )
+from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.table_shape import ReloadReason
 from penstock.model import TableName
 
@@ -529,7 +530,7 @@ def test_a_table_that_changes_during_the_first_look_is_left_to_the_next(
     database: psycopg.Connection, source_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are accepted as they are; its changes since the definition are read again."""
-    read = ddl_watch.definitions_of
+    read = definitions_of
     numbers = iter(range(ddl_watch.ATTEMPTS_MAX))
 
     def meddle(*given: Any, **named: Any) -> Any:

@@ -32,9 +32,8 @@ from penstock.load import loader as loading
 from penstock.load.loader_state import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
 from penstock.load.prefetch import StagePrefetch
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
-from penstock.load.table_sync import REQUESTS_FILE
 from penstock.model import TableName
-from penstock.model.table_requests import TableRequest, TableRequests
+from penstock.model.table_requests import REQUESTS_FILE, TableRequest, TableRequests
 from penstock.ports.loading import Batch
 from plugins.postgres import Server
 

@@ -10,9 +10,9 @@ import pytest
 from harness.pipelines.changes import relation
 from harness.pipelines.loader import Applying, LogMaker
 from harness.pipelines.merge import ITEM, PARENT, TABLE, Start, delete, insert, update
-from penstock.engines.postgres.target import apply as applying
 from penstock.engines.postgres.target.enums import EnumLabelMissing
 from penstock.engines.postgres.target.merge import Merge, MergeSql, MergeStrategy
+from penstock.engines.postgres.target.target import read_target_tables
 from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
 from penstock.ports.target import Counts, StagingFailed, TargetRowMissing, ValueRefused
 
@@ -403,7 +403,7 @@ def test_way_of_a_plain_table_is_upsert(start: Start) -> None:
     """The cheap path is used where it is correct."""
     target = start(TABLE)
     name = TableName("public", "t")
-    table = applying.read_target_tables(target.target.connection, [name])[name]
+    table = read_target_tables(target.target.connection, [name])[name]
     merge = Merge(relation=ITEM, table=table, staging="t_wkm", counts=Counts())
     assert MergeSql(merge, replica=True).strategy is MergeStrategy.UPSERT
 

@@ -23,6 +23,7 @@ from harness.pipelines.merge import (
 )
 from penstock.engines.postgres.target import apply as applying
 from penstock.engines.postgres.target.merge import _arbiter
+from penstock.engines.postgres.target.target import read_target_tables
 from penstock.model import MarkerKind, TableName
 from penstock.ports.target import (
     ForeignKeyBlocked,
@@ -60,7 +61,7 @@ def test_deferrable_key_and_exclusion_constraint(start: Start, log: LogMaker) ->
         " exclude using btree (n with =));"
         "insert into public.t values (1, 'a', 1), (2, 'b', 2)"
     )
-    table = applying.read_target_tables(target.target.connection, [TableName("public", "t")])
+    table = read_target_tables(target.target.connection, [TableName("public", "t")])
     assert _arbiter(table[TableName("public", "t")], ("id",)) is None
     log.transaction(update(ITEM, 1, "a", 9), update(ITEM, 2, "b", 1), insert(ITEM, 3, "c", 2))
     log.close_segment()

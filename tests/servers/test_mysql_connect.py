@@ -11,7 +11,15 @@ import trustme
 
 from penstock.engines.mysql.connect import connect, literal, rows, run, server_errors, value
 from penstock.engines.mysql.target.progress import transaction
-from penstock.engines.postgres import connect as c
+from penstock.host.errors import (
+    ConnectionLost,
+    DatabaseUnknown,
+    LoginRefused,
+    PrivilegeMissing,
+    StatementFailed,
+    StatementInterrupted,
+    TlsFailed,
+)
 from plugins.mysql import PASSWORD, MySQLServer, database_of
 
 
@@ -69,7 +77,7 @@ def test_passwords_of_any_letters_log_in(mysql: MySQLServer, password: str) -> N
     try:
         with connect(mysql.url("", "u", password), application_name="test") as connection:
             assert value(connection, "select current_user()", doing="x") == "u@127.0.0.1"
-        with pytest.raises(c.LoginRefused) as caught:
+        with pytest.raises(LoginRefused) as caught:
             connect(mysql.url("", "u", "wrong"), application_name="test")
         assert "wrong" not in str(caught.value)
     finally:
@@ -99,7 +107,7 @@ def test_without_tls_a_password_goes_only_under_a_key_that_we_know(
     mysql.execute(f"create user `s`@'127.0.0.1' identified with {method} by '{PASSWORD}'")
     plain = mysql.url("", "s", PASSWORD) + "?sslmode=disable"
     try:
-        with pytest.raises(c.LoginRefused, match="under its RSA key only") as caught:
+        with pytest.raises(LoginRefused, match="under its RSA key only") as caught:
             connect(plain, application_name="test")
         assert "get_server_public_key" in caught.value.hint
         key = mysql.embedded.directory / "public_key.pem"
@@ -120,11 +128,11 @@ def test_verified_tls(tls_mysql: MySQLServer, tmp_path: Path) -> None:
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(other)
     stranger = f"?sslmode=verify-ca&sslrootcert={other}"
-    with pytest.raises(c.TlsFailed):
+    with pytest.raises(TlsFailed):
         connect(tls_mysql.url() + stranger, application_name="test")
     chain_alone = trusted.replace("verify-full", "verify-ca")
     connect(named + chain_alone, application_name="test").close()
-    with pytest.raises(c.TlsFailed, match=r"127\.1"):
+    with pytest.raises(TlsFailed, match=r"127\.1"):
         connect(named + trusted, application_name="test")
 
 
@@ -135,30 +143,30 @@ def test_tls_is_never_left_out_when_it_is_asked_for(
     new = mysql.version.mysql(8, 4)
     server = own_mysql(settings={"tls_version": ""} if new else {"ssl": "OFF"})
     connect(f"{server.url()}?get_server_public_key=true", application_name="test").close()
-    with pytest.raises(c.TlsFailed, match="SSL is required"):
+    with pytest.raises(TlsFailed, match="SSL is required"):
         connect(server.url() + "?sslmode=require", application_name="test")
 
 
 def test_refusals_are_distinguished(mysql: MySQLServer, mysql_url: str) -> None:
     """Unknown database, missing table, missing right and lost connection have their own errors."""
-    with pytest.raises(c.DatabaseUnknown):
+    with pytest.raises(DatabaseUnknown):
         connect(mysql.url("no_such"), application_name="test")
     name = database_of(mysql_url)
     mysql.execute(f"create table `{name}`.t (n int primary key)")
     with mysql.role(f"insert on `{name}`.*") as url, connect(url, application_name="t") as poor:
-        with pytest.raises(c.PrivilegeMissing) as caught:
+        with pytest.raises(PrivilegeMissing) as caught:
             rows(poor, f"select * from `{name}`.t", doing="reading t")
         assert caught.value.message.startswith("reading t: SELECT command denied")
         assert run(poor, f"insert into `{name}`.t values (1), (2)", doing="x") == 2
-        with pytest.raises(c.StatementFailed, match="Duplicate entry") as failed:
+        with pytest.raises(StatementFailed, match="Duplicate entry") as failed:
             run(poor, f"insert into `{name}`.t values (1)", doing="x")
         assert failed.value.fields["errno"] == 1062
         assert failed.value.fields["sqlstate"] == "23000"
         mysql.execute(f"kill {poor.thread_id()}")
-        with pytest.raises(c.ConnectionLost):
+        with pytest.raises(ConnectionLost):
             value(poor, "select 1", doing="x")
         poor.close()
-        with pytest.raises(c.ConnectionLost), server_errors("x"):
+        with pytest.raises(ConnectionLost), server_errors("x"):
             poor.cursor().execute("select 1")
 
 
@@ -172,7 +180,7 @@ def test_lock_waits_and_deadlocks_may_be_tried_again(mysql: MySQLServer, mysql_u
         connect(mysql_url, application_name="b", options=quick) as waiter,
     ):
         run(holder, "update t set n = 2", doing="x")
-        with pytest.raises(c.StatementInterrupted, match="Lock wait timeout"):
+        with pytest.raises(StatementInterrupted, match="Lock wait timeout"):
             run(waiter, "update t set n = 3", doing="x")
 
 
@@ -180,7 +188,7 @@ def test_a_silent_server_is_not_waited_for_for_ever(mysql: MySQLServer) -> None:
     """The silence of a statement is bounded by read_timeout_s."""
     with (
         connect(mysql.url(), application_name="t", read_timeout_s=0.5) as connection,
-        pytest.raises(c.ConnectionLost),
+        pytest.raises(ConnectionLost),
     ):
         value(connection, "select sleep(20)", doing="x")
 
@@ -197,5 +205,5 @@ def test_a_transaction_whose_connection_is_gone_says_so(
                 mysql.execute(f"kill {connection.thread_id()}")
 
         die("begin")
-        with pytest.raises(c.ConnectionLost), transaction(connection):
+        with pytest.raises(ConnectionLost), transaction(connection):
             die("commit")

@@ -9,7 +9,7 @@ import pytest
 from harness.pipelines.mysql_extract import sql
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source import live_tables
-from penstock.engines.mysql.source.client import BinlogConnection
+from penstock.engines.mysql.source.client import BinlogConnection, open_binlog
 from penstock.engines.mysql.source.live_tables import LiveTables
 from penstock.model import TableName
 from plugins.mysql import MySQLServer, database_of
@@ -61,7 +61,7 @@ def test_the_binlog_is_read_ahead_once_for_all_tables(
     begin = place(mysql)
     sql(mysql, mysql_url, "insert into t1 values (1)")
     opened: list[BinlogPosition] = []
-    opening = live_tables.open_binlog
+    opening = open_binlog
 
     def note_opening(url: str, *, position: BinlogPosition, options: object) -> BinlogConnection:
         opened.append(position)

@@ -26,6 +26,7 @@ from penstock.control.pipeline.running import processes
 from penstock.engines.mysql.source import reload, requests
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.live_tables import LiveTables
+from penstock.engines.mysql.source.reload import open_reload
 from penstock.host.errors import ConnectionLost, StatementFailed
 from penstock.model import PenstockError, TableName
 from plugins.mysql import MySQLServer, database_of
@@ -90,7 +91,7 @@ def test_a_snapshot_that_the_stream_has_overtaken_is_taken_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The snapshot's rows would come after changes that they lack, and override them."""
-    original = requests.open_reload
+    original = open_reload
     given: list[int] = []
     with extracting(mysql_url, tmp_path) as extractor, ExitStack() as stack:
         live = LiveTables(mysql_url, fold=False)
@@ -178,7 +179,7 @@ def test_what_cannot_be_sent_is_answered_in_the_published_words(
 ) -> None:
     """The table is not captured, dropped, just altered, or has no snapshots; the log continues."""
     database = database_of(mysql_url)
-    original = requests.open_reload
+    original = open_reload
 
     def after(statement: str) -> Any:
         @contextmanager

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from harness.pipelines.end_to_end import Pair
 from penstock.control.pipeline.running import AlreadyRunning
-from penstock.control.run.supervisor import HalfFailed
+from penstock.control.run.child_ends import HalfFailed
 from penstock.control.status.lag_report import NotAppliedInTime
 from penstock.control.tables.table_commands import TableNotTaken
 from plugins.postgres import Server

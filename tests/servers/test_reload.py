@@ -21,7 +21,11 @@ from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source import reload
 from penstock.engines.postgres.source.catalog import RelationResolver, captured_tables, open_catalog
 from penstock.engines.postgres.source.reload import TableVanished, open_reload
-from penstock.engines.postgres.source.snapshot import TableRewritten, open_snapshot
+from penstock.engines.postgres.source.snapshot import (
+    TableRewritten,
+    check_not_rewritten,
+    open_snapshot,
+)
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Run, TableName
 
 T = TableName("public", "t")
@@ -286,7 +290,7 @@ def test_a_change_that_waits_for_the_lock_is_let_pass(
         "create table public.t (id int primary key, g int generated always as (id * 2) stored)"
     )
     source_id = captured_tables(catalog, ["public.t"])[0].source_id
-    check = reload.check_not_rewritten
+    check = check_not_rewritten
     changes: list[threading.Thread] = []
     refused: list[psycopg.Error] = []
 

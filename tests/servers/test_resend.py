@@ -15,6 +15,7 @@ from harness.pipelines.extract import QUICK, Stop, extractor_of, running, set_up
 from harness.pipelines.resend import View, answers, ask
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source import table_actions
+from penstock.engines.postgres.source.reload import open_reload
 
 LIVE = replace(QUICK, exit_when_idle=False, table_interval_s=0.2)
 DDL = """
@@ -41,7 +42,7 @@ def test_what_cannot_be_sent_is_answered_in_the_published_words(
     set_up(source_url, DDL)
     stop = Stop()
     extractor = extractor_of(source_url, tmp_path, options=LIVE, stop=stop)
-    original = table_actions.open_reload
+    original = open_reload
     with connect(source_url, application_name="test") as sql, running(extractor):
 
         def alter_first(*given: Any, **more: Any) -> Any:

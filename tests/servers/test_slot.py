@@ -7,7 +7,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from harness.pipelines.stream import run_sql
-from penstock.engines.postgres.connect import PenstockError, connect
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import (
     PublicationMissing,
@@ -22,7 +22,7 @@ from penstock.engines.postgres.source.slot import (
     log_running_transactions,
     read_slot,
 )
-from penstock.model import TableName
+from penstock.model import PenstockError, TableName
 from plugins.postgres import Server
 
 pytestmark = pytest.mark.each_server

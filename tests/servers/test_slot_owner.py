@@ -12,8 +12,7 @@ from harness.pipelines.extract import Stop, extractor_of, log_changes, running, 
 from harness.pipelines.pipeline import penstock, pipeline
 from harness.pipelines.stream import run_sql
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.servers import pipeline_of
-from penstock.control.run.bulk_load import source_tables
+from penstock.control.pipeline.servers import pipeline_of, source_tables
 from penstock.control.run.reset import look
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.extraction import ensure_slot

@@ -21,6 +21,7 @@ from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import pipeline_of, source_tables
 from penstock.control.run.extract_process import extract_options
 from penstock.engines.sqlserver.source import resends
+from penstock.engines.sqlserver.source.caught_up import wait_captured
 from penstock.extract.extractor import Extractor
 from penstock.host import faults
 from penstock.host.errors import StatementFailed
@@ -223,7 +224,7 @@ def test_writers_wait_only_until_capture_has_read_the_log(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is held until the position is known; rows are read without it."""
-    original = resends.wait_captured
+    original = wait_captured
     waited, written = threading.Event(), threading.Event()
     writers: list[threading.Thread] = []
 
@@ -447,7 +448,7 @@ def test_an_alter_table_that_waits_for_the_lock_is_waited_for(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A query waits behind ALTER TABLE, which waits for the lock: the lock ends, and rows come."""
-    original = resends.wait_captured
+    original = wait_captured
     altering: list[threading.Thread] = []
 
     def drain_later(session: Any, **more: Any) -> int:

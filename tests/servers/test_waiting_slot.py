@@ -10,8 +10,7 @@ import pytest
 
 from harness.pipelines.pipeline import penstock, pipeline
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.servers import pipeline_of
-from penstock.control.run.bulk_load import source_tables
+from penstock.control.pipeline.servers import pipeline_of, source_tables
 from penstock.control.status.status import read_status
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.extraction import ensure_slot

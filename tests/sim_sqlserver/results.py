@@ -76,7 +76,7 @@ def read_columns(table: int, rows: Rows) -> list[tuple[int, Column]]:
 
 
 def postgres_result_type(oid: int, modifier: int) -> SqlType:
-    """Return the type of a result of which only PostgreSQL's type is known."""
+    """Return the type of a result whose type is known in PostgreSQL alone."""
     if oid == 1700:
         if modifier < 4:
             return _OPEN_DECIMAL

@@ -56,7 +56,7 @@ union select a.attname, n.nspname in ('sys', 'msdb')
 """
 
 
-_PROCEDURES_OF_CAPTURE = cdc.procedure  # importing the module registers its procedures
+_PROCEDURES_OF_CAPTURE = cdc  # importing the module registers its procedures
 
 
 class BatchEnd(Exception):

@@ -30,7 +30,7 @@ from penstock.base import state as base_state
 from penstock.base.changes import Window, changes_of
 from penstock.base.fold import LogInconsistent
 from penstock.base.held import BaseNotReady
-from penstock.base.manifest import save_manifest
+from penstock.base.manifest import load_manifest, save_manifest
 from penstock.base.shapes import ShapeUnfit
 from penstock.log.segment import open_segment
 from penstock.model import FlushPoint, Identity, Marker, MarkerKind, Op, Run, TableName
@@ -356,7 +356,7 @@ def test_a_base_that_moves_on_while_it_is_held_is_held_anew(
     log.write([change(Op.UPDATE, (100, "new"))])
     wanted = log.rows(ITEM)
     steps = iter([log.step])
-    real = held_states.load_manifest
+    real = load_manifest
 
     def load(*args: Any) -> Any:
         found = real(*args)

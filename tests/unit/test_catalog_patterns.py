@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.codec.postgres.pgwire_server import Refused
+from penstock.codec.postgres.pgwire_values import read_array
 from penstock.serve.catalog.patterns import first_match, is_match, replace_matches
-from penstock.serve.catalog.types import read_array
 
 # Each letter more doubles the work of an engine that backtracks, or multiplies it by six.
 SLOW = [

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pyspark import TaskContext
 
 from harness.pipelines.chunks import chunk_task
 from harness.pipelines.pipeline import pipeline
 from penstock.control.doctor.cluster import check_cluster
-from penstock.load import cluster, job
+from penstock.load import chunk, cluster, job
 from penstock.load.cluster import (
     ClusterUnfit,
     Wanted,
@@ -149,8 +150,8 @@ def test_a_chunk_knows_that_an_executor_was_lost(
         seen.extend(task.repeated for task in tasks)
         return []
 
-    monkeypatch.setattr(job.TaskContext, "get", lambda: Attempt(number))
-    monkeypatch.setattr(job.chunk, "copy_chunks", copy)
+    monkeypatch.setattr(TaskContext, "get", lambda: Attempt(number))
+    monkeypatch.setattr(chunk, "copy_chunks", copy)
     task = replace(chunk_task(), repeated=begun)
     assert list(job.copy_chunks(iter([task]), streams=3)) == []
     assert seen == [begun or number > 0]
@@ -158,7 +159,7 @@ def test_a_chunk_knows_that_an_executor_was_lost(
 
 def test_only_the_first_try_of_a_task_stages_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of the first try may be there, from an executor that could not report them any more."""
-    monkeypatch.setattr(job.TaskContext, "get", lambda: Attempt(1))
+    monkeypatch.setattr(TaskContext, "get", lambda: Attempt(1))
     relation = Relation(schema="s", name="t", columns=(), key=())
     task = Task(phase=0, relation=relation, frames=(), gsn_after=0, gsn_upto=1)
     work: Any = Work(task=task, writer=cast("Any", None))

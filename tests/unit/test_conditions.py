@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,9 @@ from harness.pipelines.pipeline import pipeline
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.postgres.copy_binary import Unwritable
 from penstock.control.pipeline import table_requests
+from penstock.control.pipeline.actions import StopRequest
 from penstock.control.run import bulk_load, demo, supervisor
+from penstock.control.run.child_ends import HalfFailed, HalfKilled
 from penstock.control.verify import verify
 from penstock.control.verify.verify import RepairUnequal
 from penstock.engines.mysql.source.assemble import Assembler
@@ -27,6 +31,7 @@ from penstock.engines.postgres.target import merge_tables as sending
 from penstock.engines.postgres.target import schema
 from penstock.engines.postgres.target.target import require
 from penstock.host import server_process
+from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES, DirectoryLock
 from penstock.host.process import Child, ProcessNotStarted
 from penstock.load.ledger import STATE_FILE, LedgerUnreadable, read_ledger
@@ -202,9 +207,9 @@ def test_how_a_process_ended(tmp_path: Path) -> None:
     """The error is the last one that the process printed, or its exit code and its log's name."""
     with (tmp_path / "load.log").open("w") as log:
         half = supervisor.Half(name="load", arguments=[], diagnostics=log, code=1)
-    half.lines = supervisor.deque(["noise", '{"code": "TG03", "error": "said"}', "more noise"])
+    half.lines = deque(["noise", '{"code": "TG03", "error": "said"}', "more noise"])
     error = half.error()
-    assert isinstance(error, supervisor.HalfFailed)
+    assert isinstance(error, HalfFailed)
     assert (error.as_dict()["code"], error.message) == ("TG03", "said")
     half.lines.clear()
     assert half.error().as_dict()["code"] == "CT03"
@@ -212,17 +217,17 @@ def test_how_a_process_ended(tmp_path: Path) -> None:
 
 def test_a_process_that_is_killed_again_and_again(tmp_path: Path) -> None:
     """The process is restarted a limited number of times."""
-    stop = supervisor.StopRequest()
+    stop = StopRequest()
     unused: Any = lambda *_, **__: None  # noqa: E731
     watch = supervisor.Supervisor([], stop, on_event=unused, on_tick=unused)
     with (tmp_path / "load.log").open("w") as log:
         half = supervisor.Half(name="load", arguments=[], diagnostics=log)
-    half.started_s = supervisor.REAL_CLOCK.monotonic_s()
+    half.started_s = REAL_CLOCK.monotonic_s()
     for _ in range(supervisor.RESTARTS_MAX):
-        watch._was_killed(half, 9)
+        watch._was_killed(half, -9)
         assert watch._failure is None
-    watch._was_killed(half, 9)
-    assert isinstance(watch._failure, supervisor.HalfKilled)
+    watch._was_killed(half, -9)
+    assert isinstance(watch._failure, HalfKilled)
     assert "SIGKILL" in watch._failure.message
     assert stop()
 
@@ -236,7 +241,7 @@ def test_java_that_is_missing_for_the_demo(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_machine_without_an_account_for_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers do not run as root, and there is no other account."""
-    monkeypatch.setattr(server_process.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(server_process, "ACCOUNTS", ())
     with pytest.raises(server_process.NoUnprivilegedAccount):
         server_process.unprivileged_account()

@@ -10,6 +10,21 @@ import pytest
 
 from penstock.engines.postgres import connect as c
 from penstock.engines.postgres.target.chunk import TARGET_SETTINGS
+from penstock.host.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    DatabaseRefused,
+    DatabaseUnknown,
+    LoginRefused,
+    PrivilegeMissing,
+    ServerBusy,
+    ServerUnreachable,
+    StatementFailed,
+    StatementInterrupted,
+    TlsFailed,
+    UrlInvalid,
+    mask,
+)
 from penstock.model import PenstockError
 
 
@@ -49,7 +64,7 @@ def test_literals_survive_quotes_and_backslashes() -> None:
 )
 def test_masked_urls_hold_no_secret(url: str, masked: str) -> None:
     """Passwords are hidden, even in a URL that is wrong."""
-    assert c.mask(url) == masked
+    assert mask(url) == masked
 
 
 def test_another_database_of_the_same_server() -> None:
@@ -104,27 +119,27 @@ def test_a_session_keeps_what_its_url_says() -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ('FATAL:  password authentication failed for user "u"', c.LoginRefused),
+        ('FATAL:  password authentication failed for user "u"', LoginRefused),
         (
             'FATAL:  no pg_hba.conf entry for host "1.2.3.4", user "u", database "d", '
             "no encryption",
-            c.LoginRefused,
+            LoginRefused,
         ),
-        ('FATAL:  role "u" does not exist', c.LoginRefused),
-        ('FATAL:  database "d" does not exist', c.DatabaseUnknown),
-        ("connection refused\n\tIs the server running on that host", c.ServerUnreachable),
-        ("connection timeout expired", c.ServerUnreachable),
-        ("failed to resolve host 'nowhere': [Errno -2]", c.ServerUnreachable),
-        ("SSL error: certificate verify failed", c.TlsFailed),
-        ('server certificate for "x" does not match host name "y"', c.TlsFailed),
-        ("server does not support SSL, but SSL was required", c.TlsFailed),
-        ("FATAL:  the database system is starting up", c.ServerBusy),
-        ("FATAL:  sorry, too many clients already", c.ServerBusy),
-        ('FATAL:  permission denied for database "d"', c.DatabaseRefused),
-        ("FATAL:  das war nichts", c.ConnectFailed),
+        ('FATAL:  role "u" does not exist', LoginRefused),
+        ('FATAL:  database "d" does not exist', DatabaseUnknown),
+        ("connection refused\n\tIs the server running on that host", ServerUnreachable),
+        ("connection timeout expired", ServerUnreachable),
+        ("failed to resolve host 'nowhere': [Errno -2]", ServerUnreachable),
+        ("SSL error: certificate verify failed", TlsFailed),
+        ('server certificate for "x" does not match host name "y"', TlsFailed),
+        ("server does not support SSL, but SSL was required", TlsFailed),
+        ("FATAL:  the database system is starting up", ServerBusy),
+        ("FATAL:  sorry, too many clients already", ServerBusy),
+        ('FATAL:  permission denied for database "d"', DatabaseRefused),
+        ("FATAL:  das war nichts", ConnectFailed),
     ],
 )
-def test_each_reason_has_its_own_error(text: str, kind: type[c.ConnectFailed]) -> None:
+def test_each_reason_has_its_own_error(text: str, kind: type[ConnectFailed]) -> None:
     """A wrong password, a wrong name and a stopped server are told apart."""
     error = c.connect_error("postgresql://u:secret@h/d", text)
     assert type(error) is kind
@@ -141,14 +156,14 @@ def test_a_password_repeated_by_the_server_is_hidden() -> None:
 @pytest.mark.parametrize("url", ["mysql://h/d", "h", "", "postgresql://u:pw@h:port/d%zz"])
 def test_a_url_of_something_else_is_refused(url: str) -> None:
     """A URL that cannot be read is not tried."""
-    with pytest.raises(c.UrlInvalid) as caught:
+    with pytest.raises(UrlInvalid) as caught:
         c.connect(url, application_name="test")
     assert "pw" not in str(caught.value)
 
 
 def test_a_closed_port_is_unreachable() -> None:
     """The error names the place and what to try."""
-    with pytest.raises(c.ServerUnreachable) as caught:
+    with pytest.raises(ServerUnreachable) as caught:
         c.connect("postgresql://u:topsecret@127.0.0.1:1/d", application_name="test")
     assert "127.0.0.1" in caught.value.message
     assert "topsecret" not in repr(caught.value.as_dict())
@@ -166,15 +181,15 @@ def test_errors_cross_processes() -> None:
 @pytest.mark.parametrize(
     ("error", "retry", "kind"),
     [
-        (psycopg.errors.DeadlockDetected("x"), True, c.StatementInterrupted),
-        (psycopg.errors.SerializationFailure("x"), True, c.StatementInterrupted),
-        (psycopg.errors.LockNotAvailable("x"), True, c.StatementInterrupted),
-        (psycopg.errors.AdminShutdown("x"), True, c.ConnectionLost),
-        (psycopg.errors.ConnectionFailure("x"), True, c.ConnectionLost),
-        (psycopg.OperationalError("the connection is lost"), True, c.ConnectionLost),
-        (psycopg.errors.InsufficientPrivilege("x"), False, c.PrivilegeMissing),
-        (psycopg.errors.UniqueViolation("x"), False, c.StatementFailed),
-        (psycopg.ProgrammingError("x"), False, c.StatementFailed),
+        (psycopg.errors.DeadlockDetected("x"), True, StatementInterrupted),
+        (psycopg.errors.SerializationFailure("x"), True, StatementInterrupted),
+        (psycopg.errors.LockNotAvailable("x"), True, StatementInterrupted),
+        (psycopg.errors.AdminShutdown("x"), True, ConnectionLost),
+        (psycopg.errors.ConnectionFailure("x"), True, ConnectionLost),
+        (psycopg.OperationalError("the connection is lost"), True, ConnectionLost),
+        (psycopg.errors.InsufficientPrivilege("x"), False, PrivilegeMissing),
+        (psycopg.errors.UniqueViolation("x"), False, StatementFailed),
+        (psycopg.ProgrammingError("x"), False, StatementFailed),
     ],
 )
 def test_what_may_be_tried_again(

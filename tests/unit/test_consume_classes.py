@@ -141,7 +141,7 @@ def test_a_class_that_is_not_there(folder: Path, text: str, why: str) -> None:
     [
         ("Search", {}, "does not take these options: missing a required argument: 'index'"),
         ("Search", {"index": 1, "colour": 2}, "does not take these options"),
-        ("Raising", {}, "raised OSError when it was made: no such index"),
+        ("Raising", {}, "raised OSError when it was created: no such index"),
         ("Other", {}, "does not derive from penstock.consume.CdcConsumer"),
         ("NUMBER", {}, "is int, not a class"),
         ("Both", {}, "has both on_events and on_batches"),

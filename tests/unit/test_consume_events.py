@@ -30,8 +30,9 @@ from harness.pipelines.log import (
     truncate,
 )
 from penstock import ABSENT, read_log
-from penstock.consume.events import CdcEvent, Piece, events_of
+from penstock.consume.events import CdcEvent, events_of
 from penstock.consume.images import KeyNotSent
+from penstock.consume.pieces import Piece
 from penstock.log import Segment, Writer
 from penstock.log.segment import LogFollower, SegmentOpener
 from penstock.model import MarkerKind, Op, TableName

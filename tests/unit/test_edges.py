@@ -24,7 +24,8 @@ from penstock.codec.postgres import pgwire
 from penstock.codec.postgres.copytext import LoadLines
 from penstock.codec.postgres.lsn import LSN_MAX, Lsn
 from penstock.engines.mysql.connect import ServerVersion
-from penstock.engines.mysql.source.prepared import PreparedFiles, StreamUnexpected
+from penstock.engines.mysql.source.prepared import PreparedFiles
+from penstock.engines.mysql.source.unsupported import StreamUnexpected
 from penstock.engines.mysql.target.row_events import RowsFile, pieces_of
 from penstock.host import socket as sockets
 from penstock.host.errors import ConnectionLost

@@ -88,7 +88,7 @@ def test_a_module_that_exits_is_an_error(folder: Path, text: str) -> None:
     (folder / "exits_later.py").write_text(
         f"class FlexCDC_Plugin:\n    def __init__(self):\n        {text}\n"
     )
-    with pytest.raises(PluginNotFound, match="cannot be made: SystemExit: 0"):
+    with pytest.raises(PluginNotFound, match="cannot be created: SystemExit: 0"):
         load_plugins(["exits_later.py"], [], folder)
 
 

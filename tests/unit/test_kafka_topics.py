@@ -56,7 +56,7 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
 
 
 def topics(**options: Any) -> Topics:
-    """Return a consumer with these options, written with _ for points."""
+    """Return a consumer with these options, whose names have _ in place of dots."""
     return Topics(**REQUIRED, **{name.replace("_", "."): one for name, one in options.items()})
 
 

@@ -26,7 +26,7 @@ from penstock.extract.extractor import STATUS_FILE
 from penstock.extract.report import WATERMARK
 from penstock.load.ledger import Ledger, write_ledger
 from penstock.log import Writer
-from penstock.log.layout import DURABLE_NAME, read_durable
+from penstock.log.layout import DURABLE_NAME, load_state, read_durable
 from penstock.model import FlushPoint, Marker, MarkerKind, Run
 from penstock.ports.config import Config
 from penstock.ports.lag import LOOKS_MAX, LogEnd, SourceState, Unread, Watermark
@@ -247,7 +247,7 @@ def test_what_came_into_the_log_meanwhile_is_not_taken_for_applied(
 
     config.layout.run.mkdir(parents=True)
     path = config.layout.run / STATUS_FILE
-    real = log_facts.load_state
+    real = load_state
 
     def slow(directory: Path) -> Any:
         """Append while the log is being read."""

@@ -113,7 +113,7 @@ def test_a_segment_that_is_closed_while_a_merge_begins_is_read(
     log: LogOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The segment has no link when the merge begins, and none is open when the merge asks."""
-    real = inputs.load_state
+    real = load_state
     writes = iter([lambda: log.write(1, rotates=True)])
 
     def load(*args: Any) -> Any:

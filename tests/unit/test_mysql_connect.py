@@ -9,7 +9,19 @@ import pymysql
 import pytest
 
 from penstock.engines.mysql import connect as m
-from penstock.engines.postgres import connect as c
+from penstock.host.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    DatabaseRefused,
+    DatabaseUnknown,
+    LoginRefused,
+    PrivilegeMissing,
+    ServerBusy,
+    ServerUnreachable,
+    StatementFailed,
+    StatementInterrupted,
+    TlsFailed,
+)
 from penstock.model import PenstockError
 
 URL = "mysql://u:topsecret@h:1/d"
@@ -18,18 +30,18 @@ URL = "mysql://u:topsecret@h:1/d"
 @pytest.mark.parametrize(
     ("error", "kind", "retry"),
     [
-        (pymysql.err.OperationalError(1045, "Access denied for 'u'"), c.LoginRefused, False),
-        (pymysql.err.OperationalError(1130, "Host is not allowed"), c.LoginRefused, False),
-        (pymysql.err.OperationalError(1044, "Access denied to database"), c.DatabaseRefused, False),
-        (pymysql.err.OperationalError(1049, "Unknown database"), c.DatabaseUnknown, False),
-        (pymysql.err.OperationalError(1040, "Too many connections"), c.ServerBusy, True),
-        (pymysql.err.OperationalError(2003, "Can't connect"), c.ServerUnreachable, True),
-        (pymysql.err.OperationalError(2013, "Lost connection"), c.ServerUnreachable, True),
-        (pymysql.err.OperationalError(2026, "SSL is required"), c.TlsFailed, False),
-        (pymysql.err.OperationalError(3159, "secure transport"), c.TlsFailed, False),
-        (ssl.SSLError(1, "bad"), c.TlsFailed, False),
-        (RuntimeError("'cryptography' package is required"), c.LoginRefused, False),
-        (pymysql.err.OperationalError(9999, "something new"), c.ConnectFailed, True),
+        (pymysql.err.OperationalError(1045, "Access denied for 'u'"), LoginRefused, False),
+        (pymysql.err.OperationalError(1130, "Host is not allowed"), LoginRefused, False),
+        (pymysql.err.OperationalError(1044, "Access denied to database"), DatabaseRefused, False),
+        (pymysql.err.OperationalError(1049, "Unknown database"), DatabaseUnknown, False),
+        (pymysql.err.OperationalError(1040, "Too many connections"), ServerBusy, True),
+        (pymysql.err.OperationalError(2003, "Can't connect"), ServerUnreachable, True),
+        (pymysql.err.OperationalError(2013, "Lost connection"), ServerUnreachable, True),
+        (pymysql.err.OperationalError(2026, "SSL is required"), TlsFailed, False),
+        (pymysql.err.OperationalError(3159, "secure transport"), TlsFailed, False),
+        (ssl.SSLError(1, "bad"), TlsFailed, False),
+        (RuntimeError("'cryptography' package is required"), LoginRefused, False),
+        (pymysql.err.OperationalError(9999, "something new"), ConnectFailed, True),
     ],
 )
 def test_why_a_connection_failed(error: Exception, kind: type[PenstockError], retry: bool) -> None:
@@ -45,7 +57,7 @@ def test_a_certificate_that_is_not_trusted_is_distinguished_from_a_closed_port()
     """PyMySQL gives both the number 2003; their causes differ."""
     error = pymysql.err.OperationalError(2003, "Can't connect")
     error.original_exception = ssl.SSLCertVerificationError(1, "unknown authority")
-    assert isinstance(m.connect_error(URL, error), c.TlsFailed)
+    assert isinstance(m.connect_error(URL, error), TlsFailed)
 
 
 @pytest.mark.parametrize("who", ["'u'@'%'", "`u`@`%`"])
@@ -53,7 +65,7 @@ def test_a_missing_right_to_a_database_is_no_wrong_password(who: str) -> None:
     """The hint is the GRANT, for the account as the server names it."""
     said = pymysql.err.OperationalError(1044, f"Access denied for user {who} to database 'd'")
     error = m.connect_error(URL, said)
-    assert isinstance(error, c.DatabaseRefused)
+    assert isinstance(error, DatabaseRefused)
     assert "grant select on `d`.* to 'u'@'%';" in error.hint
     assert "password" not in error.hint
 
@@ -69,19 +81,19 @@ def test_passwords_are_scrubbed() -> None:
 @pytest.mark.parametrize(
     ("number", "kind", "retry"),
     [
-        (1205, c.StatementInterrupted, True),
-        (1213, c.StatementInterrupted, True),
-        (1412, c.StatementInterrupted, True),
-        (1317, c.StatementInterrupted, True),
-        (2006, c.ConnectionLost, True),
-        (2013, c.ConnectionLost, True),
-        (1927, c.ConnectionLost, True),
-        (4031, c.ConnectionLost, True),
-        (1142, c.PrivilegeMissing, False),
-        (1227, c.PrivilegeMissing, False),
-        (1062, c.StatementFailed, False),
-        (1290, c.StatementFailed, False),
-        (1064, c.StatementFailed, False),
+        (1205, StatementInterrupted, True),
+        (1213, StatementInterrupted, True),
+        (1412, StatementInterrupted, True),
+        (1317, StatementInterrupted, True),
+        (2006, ConnectionLost, True),
+        (2013, ConnectionLost, True),
+        (1927, ConnectionLost, True),
+        (4031, ConnectionLost, True),
+        (1142, PrivilegeMissing, False),
+        (1227, PrivilegeMissing, False),
+        (1062, StatementFailed, False),
+        (1290, StatementFailed, False),
+        (1064, StatementFailed, False),
     ],
 )
 def test_what_may_be_tried_again(number: int, kind: type[PenstockError], retry: bool) -> None:
@@ -97,7 +109,7 @@ def test_what_may_be_tried_again(number: int, kind: type[PenstockError], retry: 
 
 def test_a_connection_closed_before_is_lost() -> None:
     """PyMySQL raises number 0 without a text."""
-    with pytest.raises(c.ConnectionLost, match="the connection was closed"), m.server_errors("x"):
+    with pytest.raises(ConnectionLost, match="the connection was closed"), m.server_errors("x"):
         raise pymysql.err.InterfaceError(0, "")
 
 
@@ -111,7 +123,7 @@ def test_names_are_quoted() -> None:
 
 def test_a_closed_port_is_unreachable() -> None:
     """The error names the place and what to try."""
-    with pytest.raises(c.ServerUnreachable) as caught:
+    with pytest.raises(ServerUnreachable) as caught:
         m.connect("mysql://u:topsecret@127.0.0.1:1/d", application_name="test")
     assert "127.0.0.1:1" in caught.value.message
     assert "topsecret" not in repr(caught.value.as_dict())

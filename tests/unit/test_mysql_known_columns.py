@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from harness.pipelines.log import ITEM
-from penstock.engines.mysql.source.ddl_text import Added, Doing, Effect
+from penstock.engines.mysql.source.added_columns import Added
+from penstock.engines.mysql.source.ddl_text import Doing, Effect
 from penstock.engines.mysql.source.known_columns import alter_columns, identify, number_columns
 from penstock.model import Column, Relation, TableName
 

@@ -20,6 +20,7 @@ from penstock.engines.oracle.reading.catalog import captured_tables
 from penstock.engines.oracle.reading.chunks import plan_chunks
 from penstock.engines.oracle.reading.read_plan import log_plan
 from penstock.engines.oracle.reading.relations import relation_of
+from penstock.engines.oracle.reading.statements import CURRENT_SCN
 from penstock.engines.oracle.reading.statements import rows as rows_text
 from penstock.model import TableDefinition
 from penstock.ports.bulk import Chunk, ChunkTask
@@ -28,7 +29,7 @@ from sim_oracle.histories import Habits, History
 from sim_oracle.session import Server
 from sim_oracle.texts import KnownTexts
 
-QUERIES = (beginning_module.CURRENT_SCN, beginning_module.OPEN_TRANSACTIONS)
+QUERIES = (CURRENT_SCN, beginning_module.OPEN_TRANSACTIONS)
 
 
 class Play:

@@ -91,7 +91,7 @@ def test_same_columns(text: str) -> None:
     ],
 )
 def test_texts_that_are_not_understood(text: str) -> None:
-    """A text of which a word is not understood has no result."""
+    """A text with an unknown word has no result."""
     assert after(text) is None
 
 

@@ -363,7 +363,7 @@ def test_tables_of_the_source(place: Place) -> None:
 
 
 def test_the_plan_names_what_is_left_out(place: Place) -> None:
-    """Give reasons, and problems for tables that a pattern names."""
+    """A temporary table that a pattern matches is left out with a reason; that is not a problem."""
     place.database.add_table("SHOP", "G", T, key=["ID"], is_temporary=True)
     facts = plan.read_source(place.config(), dropped=())
     assert [str(one.name) for one in facts.tables] == ["SHOP.T"]

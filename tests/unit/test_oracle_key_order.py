@@ -39,9 +39,15 @@ def replay(rows: dict[str, str], entries: list[Entry]) -> dict[str, str]:
     return rows
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_any_moves(seed: int) -> None:
+@pytest.mark.parametrize("first_seed", range(0, 60, 15))
+def test_any_moves(first_seed: int) -> None:
     """Permutations and shifts of keys keep every row."""
+    for seed in range(first_seed, first_seed + 15):
+        check_moves(seed)
+
+
+def check_moves(seed: int) -> None:
+    """Check the random moves of a seed."""
     rng = random.Random(seed)
     rows = {str(at): f"value {at}" for at in range(8)}
     chosen = rng.sample(range(8), rng.randrange(2, 9))

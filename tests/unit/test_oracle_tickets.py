@@ -137,7 +137,7 @@ def test_a_transaction_over_a_switch_and_the_begin(
 
 
 def test_a_transaction_that_commits_at_the_begin(database: Database, open_log: Open) -> None:
-    """DBZ-8141: one that was committed up to the log's begin belongs to the snapshot alone."""
+    """DBZ-8141: a commit where the log begins is in the snapshot, not in the log."""
     table = database.table("SHOP", "T")
     before = database.begin()
     before.insert(table, {"ID": 1, "A": "snapshot"})

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.pipeline.config import ConfigStartRefused, ConfigValueInvalid, load_config
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.config_text import ConfigStartRefused, ConfigValueInvalid
 from penstock.engines.oracle.url import OracleUrl, check_url, reach
 from penstock.host.errors import UrlInvalid
 from penstock.ports.config import Config

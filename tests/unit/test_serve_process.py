@@ -15,6 +15,7 @@ from harness.pipelines.pipeline import pipeline
 from harness.servers.serve import open_source_log, write_log
 from penstock.consume.lock import LOCK_FILE
 from penstock.control.pipeline import extras
+from penstock.control.pipeline.actions import StopRequest
 from penstock.control.run import serve_process
 from penstock.control.run.serve_process import (
     ServeNotInstalled,
@@ -132,7 +133,7 @@ def test_it_waits_until_the_log_begins_and_ends_when_it_is_told(
 ) -> None:
     """The server waits for the log, and then serves at a port of its own."""
     stops: list[Any] = []
-    real = serve_process.StopRequest
+    real = StopRequest
 
     def stop_request() -> Any:
         stops.append(real())

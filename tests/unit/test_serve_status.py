@@ -18,6 +18,7 @@ import pytest
 from harness.pipelines.log import inserts, number_rows
 from harness.pipelines.pipeline import pipeline
 from harness.servers.serve import write_log
+from penstock.control.pipeline.actions import StopRequest
 from penstock.control.pipeline.log_facts import read_log_end
 from penstock.control.run import serve_process
 from penstock.control.run.serve_process import serve
@@ -56,7 +57,7 @@ def read_server(config: Config) -> ServeSeen:
 def running(config: Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Serve the log in a thread; yields the address."""
     stops: list[Any] = []
-    real = serve_process.StopRequest
+    real = StopRequest
 
     def stop_request() -> Any:
         stops.append(real())

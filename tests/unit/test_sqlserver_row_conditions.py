@@ -10,9 +10,9 @@ import pytest
 from harness.sqlserver_target import FakeConnection
 from penstock.codec.image_cells import ImageCell
 from penstock.engines.sqlserver.reading import row_conditions as conditions
-from penstock.engines.sqlserver.reading.chosen_rows import Choice
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.ports.verify import TableGone
+from penstock.sql.chosen_rows import Choice
 
 BAG = TableName("dbo", "bag")
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from harness.feeds.staging import FakeStaging
-from penstock.control.pipeline.config import ConfigValueInvalid, load_config
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.config_text import ConfigValueInvalid
 from penstock.control.pipeline.consumers import FeedUnknown, select_log
 from penstock.engines.feeds.rows import Shapes
 from penstock.engines.feeds.windows import FeedNotStaged, FeedRetired, WindowReader

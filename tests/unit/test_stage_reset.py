@@ -17,6 +17,7 @@ from penstock.control.feeds.feed_rewind import RewindRefused
 from penstock.model import TableName
 from penstock.model.removal import Removal
 from penstock.model.sections import StageMode
+from penstock.ports import reset as at_target
 from penstock.ports.feeds import leases_of
 
 
@@ -53,8 +54,8 @@ def reset(place: Place, site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable
     }
     for name, found in replaced.items():
         monkeypatch.setattr(feed_rewind, name, found)
-    monkeypatch.setattr(feed_rewind.at_target, "plan_emptying", plan_emptying)
-    monkeypatch.setattr(feed_rewind.at_target, "remove", remove)
+    monkeypatch.setattr(at_target, "plan_emptying", plan_emptying)
+    monkeypatch.setattr(at_target, "remove", remove)
     place.config.directory = "shop"
 
     def carried_out(with_tables: bool) -> list[str]:

@@ -17,6 +17,7 @@ import pytest
 from harness.feeds.staging import FakeStaging
 from penstock.control.feeds import feed_groups
 from penstock.control.feeds.feed_groups import Groups, GroupWorker
+from penstock.control.feeds.feed_status import Notes
 from penstock.control.pipeline.actions import StopRequest
 from penstock.control.pipeline.config import load_config
 from penstock.host import supervised
@@ -329,7 +330,7 @@ def test_a_group_whose_work_has_a_defect_does_not_look_as_if_it_worked(
         stop.ask()
 
     monkeypatch.setattr(GroupWorker, "_tenure", tenure)
-    monkeypatch.setattr(feed_groups.Notes, "note_problem", lambda *_: None)
+    monkeypatch.setattr(Notes, "note_problem", lambda *_: None)
     stop = StopRequest()
     sequencer: Any = SimpleNamespace(dlq_table="d")
     worker = GroupWorker(load_config(file), ("shop", "public"), FakeStaging(), sequencer, stop)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import sys
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.control.pipeline.actions import StopRequest
 from penstock.control.pipeline.config import load_config
 from penstock.control.run import supervisor
-from penstock.control.run.supervisor import HalfFailed, StopRequest, Supervisor, commands_of
+from penstock.control.run.child_ends import HalfFailed
+from penstock.control.run.supervisor import Supervisor, commands_of
+from penstock.host.clock import REAL_CLOCK
 
 ERROR = '{"code": "CN05", "error": "told to fail", "hint": "fix it"}'
 
@@ -81,7 +85,7 @@ def test_the_pauses_between_grow_and_have_a_limit(monkeypatch: pytest.MonkeyPatc
     """Pauses are 1, 2, 4 ... 60 seconds."""
     monkeypatch.setattr(supervisor, "RESTART_WAIT_FIRST_S", 1.0)
     failing = half("consume-a", "", is_consumer=True)
-    failing.code, failing.lines = 1, supervisor.deque([ERROR])
+    failing.code, failing.lines = 1, deque([ERROR])
     said: list[str] = []
     watch = Supervisor(
         [failing],
@@ -89,7 +93,7 @@ def test_the_pauses_between_grow_and_have_a_limit(monkeypatch: pytest.MonkeyPatc
         on_event=lambda text, *_, **__: said.append(text),
         on_tick=lambda: None,
     )
-    failing.started_s = supervisor.REAL_CLOCK.monotonic_s()
+    failing.started_s = REAL_CLOCK.monotonic_s()
     for _ in range(9):
         watch._consumer_ended(failing)
     waits = [text.partition("again in ")[2].partition(" s")[0] for text in said]

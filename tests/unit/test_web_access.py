@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from harness.faults.turned_clock import Hands
+from penstock.host.listen import is_loopback
 from penstock.web.access import (
     SESSION_S,
     SESSIONS_MAX,
@@ -14,7 +15,6 @@ from penstock.web.access import (
     Hosts,
     TokenTooShort,
     host_name,
-    is_loopback,
     same_origin,
 )
 

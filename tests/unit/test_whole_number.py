@@ -13,7 +13,7 @@ import penstock
 from harness.pipelines.log import SOURCE, announced_batch
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.json_diff import parse_path
-from penstock.codec.mysql.values import Malformed
+from penstock.codec.mysql.malformed import Malformed
 from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.pgoutput_messages import LogicalMessage
 from penstock.codec.postgres.pgwire import server_message

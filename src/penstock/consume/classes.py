@@ -64,7 +64,9 @@ def make_consumer(text: str, options: Mapping[str, Any], *, beside: Path) -> Cdc
     except PenstockError:
         raise
     except (Exception, SystemExit) as error:
-        raise _invalid(text, f"raised {type(error).__name__} when it was made: {error}") from error
+        raise _invalid(
+            text, f"raised {type(error).__name__} when it was created: {error}"
+        ) from error
     return check_consumer(consumer, text)
 
 

@@ -94,7 +94,7 @@ class PositionAhead(PenstockError):
 
 
 class TakenOver(NamedTuple):
-    """Shared log of which this process is the holder: no other holder has its segment number."""
+    """Shared log that this process holds: no other holder has its segment number."""
 
     log_id: str
     segment: int

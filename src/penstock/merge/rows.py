@@ -46,7 +46,7 @@ OF_TABLES = frozenset({MarkerKind.TRUNCATE, MarkerKind.RELOAD, MarkerKind.DDL})
 
 
 class OfOneInput(PenstockError):
-    """One server emptied, dropped or reloaded a table of which others have rows, too.
+    """One server emptied, dropped or reloaded a table that has rows of others, too.
 
     Fields: input, table, kind.
     """

@@ -152,7 +152,7 @@ MERGED = "merged"
 
 
 class OfOneLog(StrEnum):
-    """Action for a TRUNCATE, DROP or reload of a table of which other logs have rows too."""
+    """Action for a TRUNCATE, DROP or reload of a table that has rows of other logs too."""
 
     STOP = "stop"
     LEAVE = "leave"

@@ -144,7 +144,7 @@ class ProgressRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfinished:
-    """Rest of a batch of which some parts are applied.
+    """Rest of a batch that is applied in part.
 
     Attributes:
         tables: Source tables that are ahead of the applied position.

@@ -219,7 +219,7 @@ class Serving:
             loop.call_soon_threadsafe(self._show_shapes)
 
     def _learn_base(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Learn tables of the base of which the log has no rows yet."""
+        """Learn the base's tables that have no rows in the log yet."""
         if self._holder is None or time.monotonic() - self._base_s < _BASE_S:
             return
         self._base_s = time.monotonic()

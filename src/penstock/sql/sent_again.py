@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.codec.columns import after_type, batch_schema, before_type, transactions_batch
-from penstock.model import FlushPoint, Marker, MarkerKind, Op, Relation, Rows, Run
+from penstock.host.errors import ConnectionLost
+from penstock.model import FlushPoint, Marker, MarkerKind, Op, PenstockError, Relation, Rows, Run
 
 REASON = "it was asked for"
 
@@ -81,3 +82,15 @@ class SentAgain:
                 position=position, gsn=self.gsn, trx=self.trx, commit_time_us=self.time_us
             ),
         )
+
+
+def make_removed(error: PenstockError) -> ConnectionLost:
+    """Return the error that ends the stream because not all rows can be sent.
+
+    The log is then cut before the rows, and the stream continues there.
+    """
+    return ConnectionLost(
+        f"rows that were being sent again are removed from the log: {error.message}",
+        hint="Nothing to do: the stream continues without them, and the request is carried out "
+        "again.",
+    )

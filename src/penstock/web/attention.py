@@ -53,7 +53,7 @@ class Rank(IntEnum):
 
     @property
     def needs_attention(self) -> bool:
-        """True if an operator should look at it."""
+        """Return whether an operator should look at it."""
         return self <= Rank.BEHIND
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from penstock.control.run.child_ends import describe_end
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.process import Child
 from penstock.host.supervised import SupervisedThread
@@ -150,7 +151,7 @@ class WebTask:
             return
         stage, error = Stage.STOPPED if self._stopping else Stage.FAILED, view.error
         if error is None and stage is Stage.FAILED:
-            text = f"the process ended with exit code {code} and no word"
+            text = f"{describe_end('', code)} and left no message"
             error = {"code": "PS99", "error": text, "hint": "Try the command in a terminal."}
         self._change(stage=stage, ended_us=self._clock.now_us(), error=error, waiting="")
 

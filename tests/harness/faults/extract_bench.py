@@ -248,7 +248,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def cases_of(moments: Sequence[str]) -> list[Any]:
-    """Return parameters (moment, is_exact): of each moment two, most of which are long."""
+    """Return parameters (moment, is_exact): two for each moment, most of them long."""
     return [
         pytest.param(
             moment,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from textwrap import dedent
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -63,7 +64,7 @@ def edit_syntax(source: str, edits: Sequence[SyntaxEdit]) -> str:
     Raises:
         ValueError: an edit does not fit, or two of them overlap, or the result is not Python.
     """
-    tree = ast.parse(source)
+    tree = _parse(source)
     data = source.encode()
     starts = [0]
     for line in data.splitlines(keepends=True):
@@ -84,12 +85,38 @@ def edit_syntax(source: str, edits: Sequence[SyntaxEdit]) -> str:
             raise ValueError("two of the pieces overlap")
         data = data[:begin] + new + data[end:]
         end_after = begin
-    changed = data.decode()
+    begin, rest = _find_statements(tree, starts, changes)
     try:
-        ast.parse(changed)
+        compile(data[begin : len(data) - rest], "<changed>", "exec", dont_inherit=True)
     except SyntaxError as error:
         raise ValueError(f"the changed file is not Python: {error}") from error
-    return changed
+    return data.decode()
+
+
+def _find_statements(
+    tree: ast.Module, starts: Sequence[int], changes: Sequence[tuple[int, int, bytes]]
+) -> tuple[int, int]:
+    """Return where the file's statements with changes begin, and the bytes that follow them.
+
+    To compile these alone is much faster, and there are more than a thousand edits.
+    """
+    first, last = min(change[0] for change in changes), max(change[1] for change in changes)
+    begin, end = 0, starts[-1]
+    for statement in tree.body:
+        line, column = _start(statement)
+        if starts[line - 1] + column <= first:
+            begin = starts[line - 1]
+        stop = starts[(statement.end_lineno or 0) - 1] + (statement.end_col_offset or 0)
+        if stop >= last:
+            end = stop
+            break
+    return begin, starts[-1] - end
+
+
+@lru_cache(maxsize=1)  # several edits of a file follow each other
+def _parse(source: str) -> ast.Module:
+    """Return the tree of a file; nothing may change it."""
+    return ast.parse(source)
 
 
 def _parse_expression(text: str) -> ast.expr | None:

@@ -58,7 +58,7 @@ MONEY = {"account": "balance", "vault": "amount", "till": "amount"}
 KEYS = {"account": ("id",), "vault": ("id",), "till": ("id", "name"), "transfer": ("id",)}
 TABLES = ("account", "vault", "transfer", "journal", "till", "extra")
 EXTRA = "extra"
-"""Table of which another program deletes rows in the lake."""
+"""Table whose rows another program deletes in the lake."""
 
 RESYNCED = "transfer"
 """Table that is copied again: one without money, as it is apart from the others meanwhile."""

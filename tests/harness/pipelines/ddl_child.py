@@ -142,8 +142,8 @@ def run_command(
     file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
-    load_process.SessionKeeper = Keeper  # type: ignore[assignment,misc]
-    load_process.PendingSession = lambda _: None  # type: ignore[assignment,misc]
+    load_process.SessionKeeper = Keeper  # type: ignore[attr-defined,assignment,misc]
+    load_process.PendingSession = lambda _: None  # type: ignore[attr-defined,assignment,misc]
     sys.argv[:] = ["penstock", *arguments]
     main()
 

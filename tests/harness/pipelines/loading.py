@@ -16,7 +16,8 @@ import psycopg
 from harness.pipelines.changes import Change, relation
 from harness.pipelines.loader import LocalKeeper, LogMaker, Word
 from penstock.host.retry import Backoff
-from penstock.load.loader import Loader, LoaderOptions, LoaderState
+from penstock.load.loader import Loader, LoaderOptions
+from penstock.load.loader_state import LoaderState
 from penstock.model import Identity
 
 ITEM = relation(("id", "integer", "int32"), ("name", "text", "string"))

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.servers.change_tables import ChangeServer
+from penstock.codec.columns import bits
 from penstock.engines.sqlserver.source import statements
 from penstock.engines.sqlserver.source.caught_up import CaughtUp
 from penstock.engines.sqlserver.source.instances import Book, KnownTables, instances_of
 from penstock.engines.sqlserver.source.reader import ChangeReader
 from penstock.engines.sqlserver.source.shapes import Shapes
 from penstock.engines.sqlserver.source.stream import ChangeStream
-from penstock.log.change_tables import bits
 from penstock.log.writer import advance, start_of
 from penstock.model import FlushPoint, Marker, Op, Relation, Run, TableName
 from penstock.model.position import to_ordinal

@@ -128,7 +128,7 @@ class Difference:
 
     @property
     def is_small(self) -> bool:
-        """True if both pictures show the same."""
+        """Return whether the difference is too small to be seen."""
         return not self.size and self.share <= SHARE_MAX and self.block <= BLOCK_PIXELS_MAX
 
 

@@ -15,13 +15,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from penstock.codec.columns import bits
 from penstock.codec.oracle.scn import OraclePosition
 from penstock.engines.oracle.connect import Connection, connect, connect_root
 from penstock.engines.oracle.source.assembly import Limits
 from penstock.engines.oracle.source.source_engine import OracleEngine
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
-from penstock.log.change_tables import bits
 from penstock.log.writer import advance, start_of
 from penstock.model import (
     ColumnDefinition,

@@ -20,14 +20,13 @@ from harness.pipelines.pipeline import write_pipeline
 from harness.servers.engines import Place
 from harness.servers.oracle_place import OraclePlace
 from harness.servers.sqlserver_place import SQLServerPlace
-from penstock.codec.columns import after_type, before_type
+from penstock.codec.columns import after_type, before_type, bits
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import pipeline_of, source_tables
 from penstock.control.run.extract_process import extract_options
 from penstock.extract.extractor import Extractor, Outcome
 from penstock.extract.report import Ended
 from penstock.log import list_segments, open_chain
-from penstock.log.change_tables import bits
 from penstock.log.layout import load_state
 from penstock.log.order import merge_rows
 from penstock.model import Marker, MarkerKind, Op, Relation, Run, TableName

@@ -149,7 +149,7 @@ def _plugin(name: str, found: Any) -> Plugin:
             found = found()
         except (Exception, SystemExit) as error:
             raise PluginNotFound(
-                f"plugin {name} cannot be made: {type(error).__name__}: {error}",
+                f"plugin {name} cannot be created: {type(error).__name__}: {error}",
                 hint="A plugin's class is called without arguments: give those that it has "
                 "defaults, and read settings in plugin_init.",
                 plugin=name,

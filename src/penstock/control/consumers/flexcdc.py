@@ -36,14 +36,12 @@ from penstock.control.pipeline.diagnostics import open_diagnostics
 from penstock.control.pipeline.running import FLEXCDC_LOCK, check_not_running, processes, take_lock
 from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.pipeline.table_requests import put_request
+from penstock.control.run.child_ends import make_failure, make_killed
 from penstock.control.run.extract_process import extract_changes
 from penstock.control.run.supervisor import (
     LAST_LINES_KEPT,
     RESTART_WAIT_FIRST_S,
     RESTARTS_MAX,
-    HalfFailed,
-    HalfKilled,
-    error_object,
 )
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
@@ -572,35 +570,13 @@ class Extraction:
             return code == 0
         self._child.close()
         if code > 0:
-            raise self._failure(code)
+            raise make_failure("extract", code, self._lines)
         if self._restarts >= RESTARTS_MAX:
-            raise HalfKilled(
-                f"the process extract was killed {self._restarts + 1} times, the last time by "
-                f"{signal.Signals(-code).name}",
-                hint="Read run/extract.log in the pipeline's directory, and the kernel's log for "
-                "the OOM killer: dmesg.",
-                process="extract",
-            )
+            raise make_killed("extract", code, self._restarts + 1)
         self._restart_at_s = REAL_CLOCK.monotonic_s() + RESTART_WAIT_FIRST_S * 2**self._restarts
         self._restarts += 1
         logger.warning("process killed", process="extract", restarts=self._restarts)
         return False
-
-    def _failure(self, code: int) -> PenstockError:
-        for line in reversed(self._lines):
-            found = error_object(line)
-            if found is not None:
-                return HalfFailed(
-                    str(found["error"]),
-                    hint=str(found.get("hint", "")),
-                    process="extract",
-                    inner=found,
-                )
-        return HalfFailed(
-            f"the process extract ended with exit code {code} and no message",
-            hint="Read run/extract.log in the pipeline's directory.",
-            process="extract",
-        )
 
     def end(self) -> None:
         """End the child in order, or by force if that takes too long."""

@@ -1,8 +1,8 @@
-"""Actions on a process: RUN, PAUSE and STOP by a word, and its end by signals.
+"""Requests to a process: the words RUN, PAUSE and STOP in a table, and signals.
 
-The word is in `wirekite.wirekite_action`, obeyed by both processes. The first SIGTERM or SIGINT
-ends a process in order, the second at once. Not here: the meaning of "in order": the extractor ends
-at a flush point, the loader at a batch.
+Both processes obey the word in `wirekite.wirekite_action`. The first SIGTERM or SIGINT ends a
+process in order, the second at once. The extractor ends in order at a flush point, the loader after
+a batch.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-import msgspec
 import structlog
 
 from penstock.control.pipeline.actions import (
@@ -36,6 +35,7 @@ from penstock.control.pipeline.actions import (
 )
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.diagnostics import configure_diagnostics
+from penstock.control.run.child_ends import describe_end, read_object
 from penstock.control.status.live import event
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.forking import channel_pair, fork_process, take_request, tell
@@ -119,6 +119,13 @@ class Process:
     def has_failed(self) -> bool:
         """Return whether it ended with an error, the last time."""
         return self.code not in (None, 0)
+
+    @property
+    def end(self) -> str:
+        """Why it has ended, in one line."""
+        if self.error is not None:
+            return f"{self.error['code']}: {self.error['error']}"
+        return describe_end("", self.code)
 
     def postpone(self, first_s: float) -> float:
         """Set when it is started again; return the wait in seconds."""
@@ -481,8 +488,7 @@ class Group:
                 self._note(
                     member.name,
                     "pipeline failed",
-                    f"{_reason(member)}; it is started again in {wait_s:.0f} s, and the others "
-                    "go on",
+                    f"{member.end}; it is started again in {wait_s:.0f} s, and the others go on",
                     restarts=member.failures,
                 )
         self._say()
@@ -495,7 +501,7 @@ class Group:
             self._note(
                 "",
                 "process ended",
-                f"{helper.name}: {_reason(helper)}; it is started again in {wait_s:.0f} s",
+                f"{helper.name}: {helper.end}; it is started again in {wait_s:.0f} s",
                 process=helper.name,
             )
 
@@ -517,7 +523,7 @@ class Group:
                 key.data()
 
     def _take_event(self, process: Process, line: str) -> None:
-        fields = _as_object(line)
+        fields = read_object(line)
         name = process.name if isinstance(process, Member) else ""
         if fields is None:
             self._view.text(name, line)
@@ -525,7 +531,7 @@ class Group:
             self._view.event(name, fields)
 
     def _take_error(self, process: Process, line: str) -> None:
-        fields = _as_object(line)
+        fields = read_object(line)
         name = process.name if isinstance(process, Member) else ""
         if fields is not None and {"code", "error"} <= fields.keys():
             process.error = fields
@@ -557,7 +563,7 @@ class Group:
         if failed:
             raise PipelinesFailed(
                 f"{len(failed)} of {len(self._members)} pipelines failed: "
-                + "; ".join(f"{one.name}: {_reason(one)}" for one in failed),
+                + "; ".join(f"{one.name}: {one.end}" for one in failed),
                 hint="Follow the hint of each error above, then start again.",
                 pipelines=[one.name for one in failed],
             )
@@ -607,25 +613,6 @@ def _name(members: Mapping[Path, Member]) -> None:
     stems = [one.stem for one in members]
     for file, member in members.items():
         member.name = file.stem if stems.count(file.stem) == 1 else str(file)
-
-
-def _reason(process: Process) -> str:
-    """Return why a process has ended, in one line."""
-    if process.error is not None:
-        return f"{process.error['code']}: {process.error['error']}"
-    if process.code is not None and process.code < 0:
-        return f"the process was killed by {signal.Signals(-process.code).name}"
-    return f"the process ended with exit code {process.code}"
-
-
-def _as_object(line: str) -> dict[str, Any] | None:
-    if not line.startswith("{"):
-        return None
-    try:
-        found = msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _signal(pid: int, number: int) -> None:

@@ -336,7 +336,7 @@ class Running:
 
     @property
     def is_alive(self) -> bool:
-        """True until the run has ended."""
+        """Return whether the run goes on."""
         return self._thread.is_alive()
 
     def stop(self) -> None:

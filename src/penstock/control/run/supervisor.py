@@ -14,9 +14,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import IO, Any
+from typing import IO
 
-import msgspec
 import structlog
 
 from penstock.control.doctor.doctor import examine
@@ -26,6 +25,7 @@ from penstock.control.pipeline.diagnostics import diagnostics_to, open_diagnosti
 from penstock.control.pipeline.file_edits import keep_first_settings, settle_file_edits
 from penstock.control.pipeline.outages import Outage
 from penstock.control.pipeline.running import RUN_LOCK, check_not_running, take_lock
+from penstock.control.run.child_ends import make_failure, make_killed, name_signal
 from penstock.control.status.live import View
 from penstock.control.status.run_events import ReportEvent
 from penstock.control.status.status import Status, StatusReader
@@ -48,26 +48,6 @@ RESTART_WAIT_FIRST_S = 1.0
 CONSUMER_WAIT_MAX_S = 60.0
 HEALTHY_AFTER_S = 60.0  # after running this long a half may be restarted as often as at the start
 LAST_LINES_KEPT = 30
-
-
-class HalfFailed(PenstockError):
-    """One of the two processes ended with an error, which is shown unchanged."""
-
-    code = "CT03"
-    retry = "operator"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the child's own error, with the name of its process."""
-        shown = PenstockError.as_dict(self)
-        inner = shown.pop("inner", None)
-        return {**shown, **inner} if inner else shown
-
-
-class HalfKilled(PenstockError):
-    """One of the two processes was killed again and again."""
-
-    code = "CT04"
-    retry = "operator"
 
 
 @dataclass(slots=True)
@@ -122,31 +102,7 @@ class Half:
 
     def error(self) -> PenstockError:
         """Return the error that ended the process: the last line that is an error of `--json`."""
-        for line in reversed(self.lines or ()):
-            found = error_object(line)
-            if found is not None:
-                return HalfFailed(
-                    str(found["error"]),
-                    hint=str(found.get("hint", "")),
-                    process=self.name,
-                    inner=found,
-                )
-        return HalfFailed(
-            f"the process {self.name} ended with exit code {self.code} and no message",
-            hint=f"Read run/{self.name}.log in the pipeline's directory.",
-            process=self.name,
-        )
-
-
-def error_object(line: str) -> dict[str, Any] | None:
-    """Return the error in a child's line, as `--json` prints errors; None for another line."""
-    if not line.startswith("{"):
-        return None
-    try:
-        found = msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        return None
-    return found if isinstance(found, dict) and {"code", "error"} <= found.keys() else None
+        return make_failure(self.name, self.code, self.lines or ())
 
 
 class StatusThread:
@@ -293,7 +249,7 @@ class Supervisor:
         if half.is_consumer:
             self._consumer_ended(half)
         elif code is not None and code < 0:
-            self._was_killed(half, -code)
+            self._was_killed(half, code)
         elif self._failure is None:
             self._failure = half.error()
             self._stop.ask()
@@ -337,19 +293,13 @@ class Supervisor:
         )
         logger.warning("consumer failed", process=half.name, error=shown["error"])
 
-    def _was_killed(self, half: Half, number: int) -> None:
+    def _was_killed(self, half: Half, code: int) -> None:
         now = REAL_CLOCK.monotonic_s()
         if now - half.started_s > HEALTHY_AFTER_S:
             half.restarts = 0
-        name = signal.Signals(number).name
+        name = name_signal(code)
         if half.restarts >= RESTARTS_MAX:
-            self._failure = self._failure or HalfKilled(
-                f"the process {half.name} was killed {half.restarts + 1} times, the last time by "
-                f"{name}",
-                hint=f"Read run/{half.name}.log in the pipeline's directory, and the kernel's log "
-                "for the OOM killer: dmesg.",
-                process=half.name,
-            )
+            self._failure = self._failure or make_killed(half.name, code, half.restarts + 1)
             self._stop.ask()
             return
         if self._stop():

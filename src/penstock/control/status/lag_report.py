@@ -52,7 +52,7 @@ class LagReport:
 
     @property
     def at_most(self) -> bool:
-        """True if the lag can be less: the latest writes may not be of a captured table."""
+        """Return whether the lag can be less: the latest writes may not be of a captured table."""
         return self.lag is not None and self.lag.at_most
 
     @property

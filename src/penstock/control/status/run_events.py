@@ -87,7 +87,7 @@ class RunEvents:
 
     @property
     def is_spark_shown(self) -> bool:
-        """True if nothing is loaded now, so that the work of Spark is all there is to show."""
+        """Return whether nothing is loaded now, so that Spark's work is all there is to show."""
         return bool(self.loads) and self._is_quiet
 
     def take_summary(self) -> list[str]:

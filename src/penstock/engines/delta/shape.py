@@ -428,7 +428,7 @@ def find_unreadable(protocol: Action) -> str:
 
 
 def find_unwritable(metadata: Action, protocol: Action) -> str:
-    """Return the features of which a commit of ours could break a rule; empty if there are none."""
+    """Return the features that a commit of ours could violate; empty if there are none."""
     unknown = set(features_of(protocol) - _KNOWN_FEATURES)
     configuration = configuration_of(metadata)
     unknown |= {

@@ -369,12 +369,12 @@ def repair_batches(
 
 
 def find_joined(files: Sequence[LiveFile], *, limit: datetime, rows_max: int) -> list[LiveFile]:
-    """Return the files that are written again with the next row; none if few are small.
+    """Return the files to rewrite with the next row. Returns none while few files are small.
 
     Args:
         files: Live files.
-        limit: Time before which rows are old: files with old and other rows are among them.
-        rows_max: If there are more rows, all files are.
+        limit: Rows before this time are old. Files with both old and newer rows are rewritten too.
+        rows_max: All files are rewritten if they have more rows than this.
     """
     for tier in TIERS:
         small = [file for file in files if file.row_count < tier]

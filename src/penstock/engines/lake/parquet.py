@@ -41,7 +41,7 @@ ROW_GROUP_BYTES = 64 * 2**20
 """Size of rows in memory at which a row group ends, if it has fewer rows than the other limit."""
 
 SAMPLED_ROWS = 1024
-"""Number of rows of a new file of which the values are compared with each other."""
+"""Number of rows of a new file whose values are compared with each other."""
 
 CACHE_BYTES_MAX = 64 * 2**20
 """Size of the footers and key columns that a worker keeps."""

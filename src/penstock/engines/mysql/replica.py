@@ -99,7 +99,7 @@ def _replica(connection: Connection) -> str:
 
 
 def _rights_that_do(connection: Connection) -> tuple[str, ...]:
-    """Return the privileges of which one is enough to stop and start a replica."""
+    """Return the privileges, any one of which is enough to stop and start a replica."""
     server = connection.server
     if server.mysql(8):
         return "replication_slave_admin", "super"

@@ -5,16 +5,14 @@ Queries are JSON texts that `verify.py` answers: see `sql/own_checksums.py`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import msgspec
 
 from penstock.codec.oracle.read_columns import ReadColumn, select_expression
 from penstock.engines.oracle.connect import quote
-from penstock.engines.oracle.reading.chosen_rows import Choice, ChosenRows
 from penstock.model import TableDefinition
-from penstock.ports.verify import Hasher, Image
+from penstock.sql.chosen_rows import Choice, ChosenRows, chosen_rows
 from penstock.sql.own_checksums import (
     bucket_query,
     image,
@@ -42,23 +40,6 @@ def column_name(name: str) -> str:
     return name
 
 
-def chosen_rows(
-    image: Image,
-    buckets: int,
-    differing: Sequence[int],
-    keys: Sequence[int] | None,
-    hasher: Hasher,
-) -> str:
-    """Return the choice of rows that a repair replaces: a `Choice` as JSON, without types."""
-    del hasher
-    choice = Choice(
-        key=tuple(tuple(cell) for cell in json.loads(image.key)),
-        buckets=buckets if keys is None else 0,
-        numbers=tuple(int(one) for one in (differing if keys is None else keys)),
-    )
-    return msgspec.json.encode(choice).decode()
-
-
 def select_rows(
     table: TableDefinition, columns: Sequence[str], expressions: Sequence[str], where: str
 ) -> str:
@@ -66,7 +47,7 @@ def select_rows(
 
     The reader of `verify.py` adds the moment as of which they are read.
     """
-    choice = msgspec.json.decode(where, type=Choice)
+    choice = Choice.parse(where)
     types = {one.name: ReadColumn.from_column(one) for one in table.columns}
     key = [types[cell.name] for cell in choice.cells]
     listed = list(expressions) or [select_expression(types[name]) for name in columns]

@@ -1,6 +1,7 @@
 """Part `enabling`: supplemental logging of tables that are to be added.
 
-Not here: that of the database, which needs an administrator; doctor prints the command (`OR002`).
+Not here: supplemental logging of the database, which only an administrator may add. Doctor prints
+the command (`OR002`).
 """
 
 from __future__ import annotations

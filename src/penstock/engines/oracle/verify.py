@@ -27,7 +27,7 @@ from penstock.engines.oracle.errors import SnapshotLost
 from penstock.engines.oracle.reading import statements
 from penstock.engines.oracle.reading.bulk_reader import BATCH_ROWS, LOB_BATCH_ROWS, OracleReader
 from penstock.engines.oracle.reading.catalog import read_definitions
-from penstock.engines.oracle.reading.chosen_rows import ChosenRows
+from penstock.engines.oracle.reading.chosen_rows import take_chosen
 from penstock.engines.oracle.reading.chunks import plan_chunks
 from penstock.engines.oracle.server_errors import is_gone
 from penstock.host.errors import StatementFailed
@@ -48,6 +48,7 @@ from penstock.ports.verify import (
     VerifyReader,
     table_gone,
 )
+from penstock.sql.chosen_rows import ChosenRows
 
 CHANGES = (
     "SELECT COUNT(*) FROM {table} VERSIONS BETWEEN SCN {since} AND {until} "
@@ -170,7 +171,7 @@ class _ChosenReader(OracleReader):
     def _batches(self, task: ChunkTask, rows: int) -> Iterator[pa.RecordBatch]:
         chosen = ChosenRows.parse(task.chunk.copy_out)
         for batch in self._connection.arrow(f"{chosen.sql} AS OF SCN {self._scn}", rows=rows):
-            yield chosen.take(batch)
+            yield take_chosen(chosen, batch)
 
 
 def columns_of(

@@ -74,7 +74,7 @@ def prepare(
 ) -> Iterator[int]:
     """Make the handover around an extraction; gives the position where an empty log begins.
 
-    The with block runs the extractor. Before it, publication and slot are made and the position
+    The with block runs the extractor. Before it, publication and slot are created and the position
     is captured (mode pause: also the bulk load is waited for). While it runs, a thread keeps the
     snapshot and takes the steps that follow. Leaving it waits until the bulk load does not need the
     snapshot any more, unless stop() says so or the extraction failed. Replay that was paused is

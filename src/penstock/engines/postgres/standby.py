@@ -41,7 +41,7 @@ class StandbyTooOld(PenstockError):
 
 
 class PublicationOnPrimary(PenstockError):
-    """The publication is missing and can only be made on the standby's primary."""
+    """The publication is missing and can only be created on the standby's primary."""
 
     code = "CT33"
 

@@ -5,16 +5,14 @@ Queries are JSON texts that `verify.py` answers: see `sql/own_checksums.py`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import msgspec
 
 from penstock.codec.sqlserver.columns import SourceColumn, select_expression
 from penstock.engines.sqlserver.reading import statements
-from penstock.engines.sqlserver.reading.chosen_rows import Choice, ChosenRows
 from penstock.model import TableDefinition
-from penstock.ports.verify import Hasher, Image
+from penstock.sql.chosen_rows import Choice, ChosenRows, chosen_rows
 from penstock.sql.own_checksums import (
     bucket_query,
     image,
@@ -42,28 +40,11 @@ def column_name(name: str) -> str:
     return name.lower()
 
 
-def chosen_rows(
-    image: Image,
-    buckets: int,
-    differing: Sequence[int],
-    keys: Sequence[int] | None,
-    hasher: Hasher,
-) -> str:
-    """Return the choice of rows that a repair replaces: a `Choice` as JSON, without types."""
-    del hasher
-    choice = Choice(
-        key=tuple(tuple(cell) for cell in json.loads(image.key)),
-        buckets=buckets if keys is None else 0,
-        numbers=tuple(int(one) for one in (differing if keys is None else keys)),
-    )
-    return msgspec.json.encode(choice).decode()
-
-
 def select_rows(
     table: TableDefinition, columns: Sequence[str], expressions: Sequence[str], where: str
 ) -> str:
     """Return a text by which the bulk reader reads the chosen rows: `ChosenRows` as JSON."""
-    choice = msgspec.json.decode(where, type=Choice)
+    choice = Choice.parse(where)
     types = {one.name.lower(): SourceColumn.from_column(one) for one in table.columns}
     key = [types[cell.name.lower()] for cell in choice.cells]
     front = [select_expression(column, alias=f"__key{place}") for place, column in enumerate(key)]

@@ -158,7 +158,7 @@ def check_table(table: TableDefinition) -> None:
         raise TableUnfit(
             f"{table.name} has a replica identity that does not identify rows",
             hint=f"alter table {table.name} replica identity default; -- then begin with a new "
-            "slot, for a slot keeps the identity that a table had when it was made",
+            "slot, for a slot keeps the identity that a table had when it was created",
             table=str(table.name),
         )
 

@@ -111,7 +111,7 @@ class CommonLives:
         others = [ms for name, ms in one.newest_ms.items() if name != node]
         if max(others, default=0) > time_ms + AFTER_MS:
             logger.warning(
-                "a cache was made again, and later changes arrived first: existing rows stay",
+                "a cache was recreated, and later changes arrived first: existing rows stay",
                 cache=cache,
                 node=node,
             )

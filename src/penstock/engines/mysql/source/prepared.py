@@ -169,7 +169,7 @@ class PreparedFiles:
 
     @staticmethod
     def global_of(xid: Xid) -> dict[str, str]:
-        """Return a message's content about the global transaction of which this id is a branch."""
+        """Return a message's content about the global transaction with this branch."""
         return {"prefix": GLOBAL_PREFIX, "content": xid[1].decode("utf-8", "backslashreplace")}
 
     def open_begun(self) -> ReadFile:

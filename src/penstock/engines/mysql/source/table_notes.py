@@ -32,7 +32,7 @@ class AlterNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitNote:
-    """Condition because of which rows may be missing in a tool's copy; see `ddl_losses.Limit`."""
+    """Condition that can make rows missing in a tool's copy; see `ddl_losses.Limit`."""
 
     what: str
     columns: tuple[str, ...] = ()

@@ -577,7 +577,7 @@ class RowsFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile(StagedRows):
-    """Rows of which some wait in a file."""
+    """Rows, some of which wait in a file."""
 
     file: RowsFile
 

@@ -116,7 +116,7 @@ def _end_mining(root: Connection) -> None:
 
 @SOURCE_CHECKS.check("OR007", "rights on the tables")
 def table_rights(probe: OracleProbe) -> Iterator[Finding]:
-    """Check the rights by using them: each table now, and as of an SCN; and the extents."""
+    """Check whether the user may read each table, now and as of an SCN, and DBA_EXTENTS."""
     try:
         scn = read_scn(probe.root)
     except PrivilegeMissing:

@@ -55,8 +55,8 @@ Frame = tuple[int, int]
 class Spill:
     """Side file of one window. Used by one thread.
 
-    Small transactions are written and read in blocks of many, because a call to the system for each
-    one takes longer than its rows.
+    Many small transactions are written and read as one block, because a system call for each one
+    would take longer than its rows.
 
     Attributes:
         size_bytes: Size of the file, with the frames that wait for the next write.

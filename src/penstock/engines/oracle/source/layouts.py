@@ -109,7 +109,7 @@ class Layouts:
         *,
         between: tuple[int, int],
     ) -> None:
-        """Note a table as the catalogue has it, of which no present layout is known.
+        """Note a table without a known present layout, as the catalogue has it.
 
         Args:
             definition: Of the table.

@@ -25,14 +25,13 @@ from penstock.engines.oracle.source.shapes import Shapes
 from penstock.engines.oracle.source.stream import RedoStream, Visit
 from penstock.host import faults
 from penstock.host.clock import Clock
-from penstock.host.errors import ConnectionLost
 from penstock.host.request_files import RequestFiles, table_not_captured
 from penstock.host.state_file import StateFiles
 from penstock.model import FlushPoint, PenstockError, Relation, Run, TableName
 from penstock.model.table_requests import TableRequest
 from penstock.ports.bulk import Chunk, ChunkTask
 from penstock.ports.source import LogAccess
-from penstock.sql.sent_again import SentAgain
+from penstock.sql.sent_again import SentAgain, make_removed
 
 LOOK_INTERVAL_S = 0.5
 ALTERED_INTERVAL_S = 5.0  # between two attempts to read a table that was altered
@@ -161,11 +160,7 @@ class Resends:
         """Note why a table was not read. Raises ConnectionLost if some of its rows were given."""
         is_passing = error.retry == "backoff" and not isinstance(error, SnapshotLost)
         if writing.row_count or self._work is None or is_passing:
-            raise ConnectionLost(
-                f"rows that were being sent again are removed from the log: {error.message}",
-                hint="Nothing to do: the stream continues without them, and the request is "
-                "carried out again.",
-            ) from error
+            raise make_removed(error) from error
         self._work.error = error
 
 

@@ -316,7 +316,7 @@ class RedoStream(SourceStream):
             logger.info("a transaction began earlier", xid=torn[0], read_from=low)
 
     def _find_torn(self, assembly: Assembly) -> list[str]:
-        """Return the transactions of which the window may lack rows.
+        """Return the transactions that may lack rows in the window.
 
         While the watermark is only the position that a user gave, each one may have rows before.
         Later, one without any row in the window is one of other tables.

@@ -6,7 +6,7 @@ in Oracle, so a column that may be empty is nullable. A row is locked by `SELECT
 before it changes, because only this waits for a limited time.
 
 The queries for monitoring in Wirekite's guide are here in Oracle's SQL: `LATEST` and `LAG`.
-No Spark, so that every process may import this.
+This module does not import Spark, so every process may import it.
 """
 
 from __future__ import annotations

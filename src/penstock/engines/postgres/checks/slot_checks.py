@@ -182,7 +182,7 @@ def slot_kind(probe: Probe) -> Iterator[Finding]:
                 "PG09",
                 Severity.ERROR,
                 f"the slot {_slot(probe)} has {name} {actual}, expected {expected}",
-                "it belongs to something else, or was made in another way",
+                "it belongs to something else, or was created in another way",
                 own_names_hint(probe.connection, _slot(probe), _publication(probe)),
             )
     if is_ours:
@@ -505,7 +505,7 @@ def publication_gone(probe: Probe) -> Iterator[Finding]:
         "PG31",
         Severity.ERROR,
         f"the slot {_slot(probe)} is there, the publication {_publication(probe)} is not",
-        "changes since the slot was made would be lost; a publication made now does not bring "
-        "them back",
+        "changes since the slot was created would be lost; a publication created now does not "
+        "bring them back",
         _load_again(probe),
     )

@@ -177,7 +177,7 @@ def target_namespaces(probe: Probe) -> Iterator[Finding]:
             "PK09",
             (*make, trial),
             f"schema {schema}",
-            "tables that the target lacks are made there",
+            "tables that the target lacks are created there",
         )
 
 
@@ -362,7 +362,7 @@ def makeable(probe: Probe) -> Iterator[Finding]:
                 "PK13",
                 Severity.ERROR,
                 error.message,
-                "the table cannot be made in the target as the source has it",
+                "the table cannot be created in the target as the source has it",
                 fix_of(error),
             )
         except (TargetSchemaMissing, ProgressUnwritable, PrivilegeMissing):

@@ -275,7 +275,7 @@ def _name_of(
             connection.execute(_OWN, (memo_key(name), ours))
             return name
     raise StagingUnusable(
-        f"no mutation table can be made for {table}: {' and '.join(names)} are other relations",
+        f"no mutation table can be created for {table}: {' and '.join(names)} are other relations",
         hint=f"Rename what has the name: alter table {quote(SCHEMA, names[-1])} rename to NAME;",
         table=str(table),
     )

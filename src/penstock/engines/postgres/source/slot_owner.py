@@ -172,7 +172,7 @@ def slot_of_another(
     *,
     pipeline: str = "",
 ) -> SlotOfAnother:
-    """Return the error for a slot of which the publication's comment says another owner.
+    """Return the error for a slot whose publication names another owner in its comment.
 
     Args:
         connection: to the source's database.

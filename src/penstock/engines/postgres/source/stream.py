@@ -361,7 +361,7 @@ class PostgresSource(SourceStream):
 
     @property
     def spilled_byte_count(self) -> int:
-        """Bytes of transactions in progress on disk."""
+        """Bytes on disk that transactions in progress take."""
         return self._spill.size_bytes
 
     @property

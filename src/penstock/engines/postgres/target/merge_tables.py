@@ -313,7 +313,7 @@ def _staging_error(writer: PostgresMergeWriter, error: Exception) -> PenstockErr
 
 
 class PostgresStager(MergeTables, Staging):
-    """The stager's side; see `Staging`."""
+    """Writer of the merge tables, for the stager; see `Staging`."""
 
     def __init__(
         self, connection: psycopg.Connection, url: str, choices: Choices = NO_CHOICES

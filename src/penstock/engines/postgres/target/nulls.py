@@ -1,4 +1,4 @@
-"""NOT NULL that the source has dropped since the target's table was made.
+"""NOT NULL that the source has dropped since the target's table was created.
 
 The server sends no message for DROP NOT NULL; the first NULL shows it. Only tables that penstock
 made are altered: their NOT NULL is a copy of the source's, and no more than that.

@@ -22,10 +22,11 @@ from penstock.codec.sqlserver.columns import SourceColumn, make_columns
 from penstock.codec.sqlserver.goals import Goal, reach
 from penstock.engines.sqlserver.connect import Connection, connect
 from penstock.engines.sqlserver.reading import statements
-from penstock.engines.sqlserver.reading.chosen_rows import ChosenRows, is_chosen_text
+from penstock.engines.sqlserver.reading.chosen_rows import take_chosen
 from penstock.host.faults import declare, point
 from penstock.model import PenstockError, Relation, TableName
 from penstock.ports.bulk import BulkReader, ChunkTask, Lines, ShapedRows
+from penstock.sql.chosen_rows import ChosenRows, is_chosen_text
 
 BATCH_ROWS = 16_384
 LOCKED = "locked/"
@@ -84,7 +85,7 @@ class SQLServerReader(BulkReader):
         with closing(cast("Generator[pa.RecordBatch]", found)) as it:
             for batch in it:
                 point("bulk.chunk.reading")
-                yield chosen.take(batch) if chosen else batch
+                yield take_chosen(chosen, batch) if chosen else batch
         if self.was_rewritten(task):
             raise TableAltered(
                 f"{task.table} was altered while its rows were read",

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.codec.row_images import is_chosen
 from penstock.codec.sqlserver.columns import SourceColumn, select_expression
 from penstock.codec.sqlserver.row_images import image_batch
 from penstock.codec.sqlserver.types import parse_type
@@ -22,10 +20,10 @@ from penstock.codec.types.to_sqlserver import COLLATION
 from penstock.engines.sqlserver.connect import Connection, literal, quote
 from penstock.engines.sqlserver.reading import statements
 from penstock.engines.sqlserver.reading.catalog import read_definitions
-from penstock.engines.sqlserver.reading.chosen_rows import Choice
 from penstock.engines.sqlserver.reading.chunks import read_and_write
 from penstock.model import ColumnDefinition, PenstockError, TableName
 from penstock.ports.verify import table_gone
+from penstock.sql.chosen_rows import Choice
 
 ROWS_OF_STATEMENT = 50
 _TEXTS = frozenset(("char", "varchar", "nchar", "nvarchar"))
@@ -49,7 +47,7 @@ def row_conditions(connection: Connection, table: TableName, text: str) -> Itera
 
     text: of `checksum.chosen_rows`. Raises RowUnnamed, TableGone.
     """
-    choice = msgspec.json.decode(text, type=Choice)
+    choice = Choice.parse(text)
     found = read_definitions(connection, [table]).get(table)
     if found is None:
         raise table_gone(table, "target")
@@ -75,15 +73,10 @@ def _name_rows(
         *(f"{shown} AS v{at}" for at, (shown, _) in enumerate(printers)),
         *(f"{_length(one)} AS n{at}" for at, one in enumerate(columns)),
     ]
-    asked = {
-        "key": [cell[:5] for cell in cells],
-        "buckets": choice.buckets,
-        "numbers": choice.numbers,
-    }
     count = len(columns)
     for batch in connection.arrow(statements.rows(table, listed), rows=_BATCH_ROWS):
         keys = image_batch(batch.select(range(count)), renamed, cells)
-        chosen = batch.take(pa.array(np.flatnonzero(is_chosen(keys, asked))))
+        chosen = batch.take(pa.array(np.flatnonzero(choice.find(keys))))
         found = [chosen.column(at).to_pylist() for at in range(count, 3 * count)]
         for row in zip(*found, strict=True):
             yield " AND ".join(

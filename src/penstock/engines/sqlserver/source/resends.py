@@ -44,7 +44,7 @@ from penstock.engines.sqlserver.source.statements import (
 from penstock.engines.sqlserver.source.stream import ChangeStream, Visit
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.errors import ConnectionLost, StatementFailed, StatementInterrupted
+from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.host.request_files import (
     RequestFiles,
     ResendCancelled,
@@ -63,7 +63,7 @@ from penstock.model import (
 )
 from penstock.model.table_requests import TableRequest
 from penstock.ports.source import BaseRows, LogAccess, NoBase, TableRows
-from penstock.sql.sent_again import SentAgain
+from penstock.sql.sent_again import SentAgain, make_removed
 
 LOOK_INTERVAL_S = 0.5
 LOCKED_INTERVAL_S = 10.0  # between two attempts to lock a table
@@ -407,11 +407,7 @@ class Resends:
             version = relation.version if relation is not None else 0
             error = resend_cancelled(known.table, version, version + 1)
         if writing.row_count or self._work is None or error.retry == "backoff":
-            raise ConnectionLost(
-                f"rows that were being sent again are removed from the log: {error.message}",
-                hint="Nothing to do: the stream continues without them, and the request is "
-                "carried out again.",
-            ) from error
+            raise make_removed(error) from error
         self._work.error = error
 
 

@@ -188,7 +188,7 @@ def drop_merge_tables(connection: Connection, names: Iterable[str]) -> None:
 
 
 class SQLServerStager(MergeTables, Staging):
-    """The stager's side; see `Staging`."""
+    """Writer of the merge tables, for the stager; see `Staging`."""
 
     def __init__(self, connection: Connection, url: str, choices: Choices = NO_CHOICES) -> None:
         """Store the connection: autocommit, used by no other code. url: where writers connect."""

@@ -1,4 +1,4 @@
-"""NOT NULL that the source has dropped since the target's table was made.
+"""NOT NULL that the source has dropped since the target's table was created.
 
 Only tables that penstock created are altered: their NOT NULL is a copy of the source's.
 """

@@ -4,8 +4,8 @@ Times are UTC (`datetime2(6)`; the type TIMESTAMP is a row version there). Names
 exactly, with a binary collation. A position may have 39 digits, which is one more than DECIMAL has,
 so it is kept as text. `wirekite_merge` holds a stamp for each merge table.
 
-The queries that Wirekite's guide publishes for monitoring are here in T-SQL: `LATEST` and
-`LAG`. No Spark, so that every process may import this.
+`LATEST` and `LAG` are the monitoring queries of Wirekite's guide in T-SQL. This module does not
+import Spark, so every process may import it.
 """
 
 from __future__ import annotations
