@@ -12,9 +12,8 @@ from penstock.extract.bookkeeping import BackgroundTasks, Poll
 from penstock.model import FlushPoint
 from penstock.ports.source import SourceEngine, SourceStream
 
-
-FLUSH_SHARE = 0.1  # of the time that passes may be spent in flushes, if that is possible with
-FLUSH_INTERVAL_S_MAX = 0.5  # a flush after this time
+FLUSH_SHARE = 0.1  # of the time may pass in flushes,
+FLUSH_INTERVAL_S_MAX = 0.5  # unless that needs a longer interval
 
 
 class ControlGate(Protocol):
