@@ -314,10 +314,11 @@ def main() -> None:
     flags = arguments(
         __doc__ or "", changes=1_000_000, same_wal=1, live=1, narrow=0, tables=1, sessions="1"
     )
-    workload: AnyWorkload = Workload(change_count=flags.changes, narrow=bool(flags.narrow))
+    whole = Workload(change_count=flags.changes, narrow=bool(flags.narrow))
+    workload: AnyWorkload = whole
     rows = "narrow" if flags.narrow else "w"
     if flags.tables > 1:
-        workload = ManyTables(whole=workload, count=flags.tables)
+        workload = ManyTables(whole=whole, count=flags.tables)
         rows += f"_{flags.tables}_tables"
     counts = [int(count) for count in flags.sessions.split(",")]
     if flags.same_wal:

@@ -45,6 +45,8 @@ url = "{target}"
 [changeExtractor]
 replicationSlot = "p{number}"
 publication = "p{number}"
+[spark]
+master = "{master}"
 """
 APPLIED = re.compile(r'timestamp=(\S+) .*"batch applied".* gsn=(\d+)')
 COMMITS = """
@@ -64,7 +66,9 @@ START_S = 600.0
 SETTINGS = {"wal_level": "logical", "max_connections": "600"}
 
 
-def prepare(folder: Path, server: EmbeddedPostgres, count: int) -> list[Path]:
+def prepare(
+    folder: Path, server: EmbeddedPostgres, count: int, master: str = "local[*]"
+) -> list[Path]:
     """Create the databases and the pipeline files."""
     files = []
     with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
@@ -77,7 +81,7 @@ def prepare(folder: Path, server: EmbeddedPostgres, count: int) -> list[Path]:
                 other.execute("insert into t select g, 'x' from generate_series(-99, 0) g")
                 other.execute(COMMITS)
             file = folder / f"p{number}.toml"
-            file.write_text(FILE.format(number=number, source=source, target=target))
+            file.write_text(FILE.format(number=number, source=source, target=target, master=master))
             files.append(file)
     return files
 
@@ -255,7 +259,7 @@ def measure_busy(
 
 def main() -> None:
     """Measure both."""
-    flags = arguments(__doc__ or "", pipelines=10, seconds=60, rate=0, separate=0, idle=1)
+    flags = arguments(__doc__ or "", pipelines=10, seconds=60, rate=0, separate=0, idle=1, slots=0)
     print(json.dumps(describe_machine()), flush=True)
     with (
         tempfile.TemporaryDirectory() as place,
@@ -263,7 +267,8 @@ def main() -> None:
             settings={**SETTINGS, "max_replication_slots": "60", "max_wal_senders": "60"}
         ) as server,
     ):
-        files = prepare(Path(place), server, flags.pipelines)
+        master = f"local[{flags.slots or '*'}]"
+        files = prepare(Path(place), server, flags.pipelines, master)
         with running(files, separate=bool(flags.separate)) as roots:
             if flags.idle:
                 measure_idle(roots, flags.pipelines, flags.seconds)
