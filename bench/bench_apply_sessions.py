@@ -19,12 +19,10 @@ import psycopg
 from bench import contenders
 from bench.bench_loader import PUBLICATION, SLOT, Targets, make_segments, penstock
 from bench.harness import Comparison, Contender, Measurement, arguments, beside_servers
-from bench.workload import Workload
+from bench.workload import ManyTables, Workload
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 
-TABLES = 20
-ROUNDS = 10  # of changes to all tables in turn: each segment has rows of each table
 SERVER = {"shared_buffers": "1GB", "track_commit_timestamp": "on"}
 COMMITS = """
     select distinct extract(epoch from pg_xact_commit_timestamp(xmin))::float8
@@ -38,31 +36,6 @@ ENDS = """
      where operation = 'CL'
      order by 1
 """
-
-
-def workloads(changes: int) -> list[Workload]:
-    """Return the share of each table in W."""
-    return [
-        Workload(
-            table=f"public.w{number}",
-            base_row_count=500_000 // TABLES,
-            change_count=changes // TABLES // ROUNDS,
-        )
-        for number in range(TABLES)
-    ]
-
-
-def change_all(url: str, shares: list[Workload]) -> int:
-    """Commit the changes of all tables, in turn; return their number."""
-    return sum(
-        share.change(
-            url,
-            first_id=share.base_row_count + 1 + number * share.change_count,
-            first_delete=share.base_row_count // 2 + number * share.change_count // 5,
-        )
-        for number in range(ROUNDS)
-        for share in shares
-    )
 
 
 def measure_spreads_ms(url: str, shares: list[Workload], *, is_prepared: bool) -> list[float]:
@@ -98,15 +71,15 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
     ):
         url, folder = source.url("postgres"), Path(scratch)
-        shares = workloads(flags.changes)
+        tables = ManyTables(whole=Workload(change_count=flags.changes))
+        shares = tables.shares
         spark = SessionOptions(master="local[2]", work_directory=folder / "spark")
         sessions = SessionKeeper(spark, PendingSession(spark))
-        for share in shares:
-            share.create(url)
+        tables.create(url)
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(f"create publication {PUBLICATION} for tables in schema public")
             connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
-        row_count = change_all(url, shares)
+        row_count = tables.change(url)
         make_segments(url, folder / "pipeline", row_count, pattern="public.w*")
         log = folder / "pipeline" / "log"
         sessions.get()

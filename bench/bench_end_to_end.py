@@ -3,7 +3,8 @@
 The same WAL: W's changes are committed before a side reads. Each side reads them through a copy of
 one slot into a fresh target; the time runs from the start signal until the last change is visible.
 Live: the time runs from the first commit at the source until the last change is visible, and
-includes the commits; both sides run already when it begins.
+includes the commits; both sides run already when it begins. `--tables 20` spreads the changes over
+so many tables, and `--sessions 1,4` runs ours with each of these numbers of sessions that apply.
 
 Estimate: all processes share two cores. Per row of W the source needs some 10 us to commit (live
 only) and 4 us to decode and send, the extractor 2 us, staging 3.5 us, the merge 4 us: 150,000
@@ -14,10 +15,11 @@ a row beside the walsender's 4. The start of Spark is printed, not counted.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,22 +36,37 @@ from bench.harness import (
 )
 from bench.pipeline import Half, Running, write_config
 from bench.roles import RoleSampler
-from bench.workload import Workload
+from bench.workload import ManyTables, Workload
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 
-FIRST_ROW = "select count(*) from w where id = -2"
-LAST_ROW = "select count(*) from w where id = -1"
+FIRST_ID, LAST_ID = -2, -1
 PUBLICATION = "bench"
 SLOT = "bench_template"
 # All servers use this: the tables fit. The manual advises a quarter of the machine's memory.
-SERVER = {"shared_buffers": "1GB"}
+SERVER = {"shared_buffers": "1GB", "max_prepared_transactions": "8"}
 SAMPLE_INTERVAL_S = 2.0  # a look costs milliseconds on cores that both sides need
+
+
+AnyWorkload = Workload | ManyTables
+
+
+def mark(url: str, workload: AnyWorkload, row_id: int) -> None:
+    """Commit a row of each table in one transaction, by which a target shows how far it is."""
+    with psycopg.connect(url) as connection:
+        for table in workload.tables:
+            connection.execute(f"insert into {table} (id) values ({row_id})")
+
+
+def wait_for_mark(url: str, workload: AnyWorkload, row_id: int) -> None:
+    """Wait until these rows are visible in all tables."""
+    counts = [f"(select count(*) from {one} where id = {row_id})" for one in workload.tables]
+    contenders.wait_for_value(url, f"select {' + '.join(counts)}", len(counts))
 
 
 class Live:
     """A source and a target with the same base rows, created for every run."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: AnyWorkload) -> None:
         """Store the workload: W, or a part of it."""
         self.workload = workload
         self.row_count = 0
@@ -57,19 +74,17 @@ class Live:
     def warm(self, source: str, target: str) -> None:
         """Commit a first row and wait for it: everything that starts late has started then."""
         began = time.monotonic()
-        with psycopg.connect(source, autocommit=True) as connection:
-            connection.execute("insert into w (id) values (-2)")
-        contenders.wait_for_value(target, FIRST_ROW, 1)
+        mark(source, self.workload, FIRST_ID)
+        wait_for_mark(target, self.workload, FIRST_ID)
         print(f"first row visible in {time.monotonic() - began:.1f} s", flush=True)
 
     def measure(self, source: str, target: str) -> tuple[float, float]:
         """Commit W's changes and one last row; return seconds until it is visible, and after it."""
         began = time.monotonic()
         self.row_count = self.workload.change(source)
-        with psycopg.connect(source, autocommit=True) as connection:
-            connection.execute("insert into w (id) values (-1)")
+        mark(source, self.workload, LAST_ID)
         committed = time.monotonic()
-        contenders.wait_for_value(target, LAST_ROW, 1)
+        wait_for_mark(target, self.workload, LAST_ID)
         return time.monotonic() - began, time.monotonic() - committed
 
     def subscription(self) -> Measurement:
@@ -102,8 +117,8 @@ class Live:
             extra={"behind_last_commit_s": behind_s},
         )
 
-    def penstock(self) -> Measurement:
-        """Run `penstock run` in mode change."""
+    def penstock(self, sessions: int) -> Measurement:
+        """Run `penstock run` in mode change, which applies with so many sessions."""
         with (
             EmbeddedPostgres(settings=SERVER) as origin,
             EmbeddedPostgres(settings=SERVER) as destination,
@@ -118,6 +133,7 @@ class Live:
                 mode="change",
                 exit_when_idle=False,
                 flush_interval_s=1,
+                apply_sessions=sessions,
             )
             with Running(file) as running:
                 self.warm(source, target)
@@ -142,7 +158,7 @@ class Live:
 class SameWal:
     """A source whose WAL holds W's changes; every run reads them into a newly created target."""
 
-    def __init__(self, workload: Workload, origin: EmbeddedPostgres, row_count: int) -> None:
+    def __init__(self, workload: AnyWorkload, origin: EmbeddedPostgres, row_count: int) -> None:
         """Store the origin, which `prepare` has created."""
         self._workload = workload
         self._origin = origin
@@ -151,19 +167,19 @@ class SameWal:
 
     @classmethod
     @contextmanager
-    def prepare(cls, workload: Workload) -> Iterator[SameWal]:
+    def prepare(cls, workload: AnyWorkload) -> Iterator[SameWal]:
         """Provide the source, for the time of a with block."""
         with EmbeddedPostgres(settings=SERVER) as origin:
             source = origin.url("postgres")
             workload.create(source)
             with psycopg.connect(source, autocommit=True) as connection:
-                connection.execute(f"create publication {PUBLICATION} for table w")
+                publish(connection, workload)
                 connection.execute(
                     "select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,)
                 )
                 count = workload.change(source)
-                connection.execute("insert into w (id) values (-1)")
-                connection.execute("vacuum analyze w")  # else autovacuum does it beside one side
+                mark(source, workload, LAST_ID)
+                analyze(connection, workload)  # else autovacuum does it beside one side
             yield cls(workload, origin, count)
 
     def subscription(self) -> Measurement:
@@ -186,7 +202,7 @@ class SameWal:
             ):
                 began = time.monotonic()
                 connection.execute("alter subscription bench enable")
-                contenders.wait_for_value(target, LAST_ROW, 1)
+                wait_for_mark(target, self._workload, LAST_ID)
                 elapsed_s = time.monotonic() - began
         roles.print_table(self._row_count)
         roles.print_timeline()
@@ -197,8 +213,11 @@ class SameWal:
     def _servers(self, destination: EmbeddedPostgres) -> ServerSampler:
         return ServerSampler(*map(contenders.postmaster, (self._origin, destination)))
 
-    def penstock(self) -> Measurement:
-        """Run `penstock load`, which waits; then tell an extractor with finished imports to go."""
+    def penstock(self, sessions: int) -> Measurement:
+        """Run `penstock load`, which waits; then tell an extractor with finished imports to go.
+
+        sessions: number of those that apply.
+        """
         contenders.copy_slot(self._source, SLOT, "bench_ours")
         with psycopg.connect(self._source, autocommit=True) as connection:
             # The log of the previous round is gone: its publication may have another owner.
@@ -218,6 +237,7 @@ class SameWal:
                 flush_interval_s=1,
                 slot="bench_ours",
                 publication=PUBLICATION,
+                apply_sessions=sessions,
             )
             with (
                 Half([sys.executable, "-m", "penstock", "load", str(file)], file) as load,
@@ -239,7 +259,7 @@ class SameWal:
                 ):
                     began = time.monotonic()
                     extract.say("go")
-                    contenders.wait_for_value(target, LAST_ROW, 1)
+                    wait_for_mark(target, self._workload, LAST_ID)
                     elapsed_s = time.monotonic() - began
         roles.print_table(self._row_count)
         roles.print_timeline()
@@ -265,14 +285,25 @@ def extract_when_told(file: str) -> None:
     extract_changes(config, checked=True)
 
 
-def fill(workload: Workload, source: str | None, target: str) -> None:
+def analyze(connection: psycopg.Connection, workload: AnyWorkload) -> None:
+    """Vacuum and analyze all tables."""
+    connection.execute(f"vacuum analyze {', '.join(workload.tables)}")
+
+
+def publish(connection: psycopg.Connection, workload: AnyWorkload) -> None:
+    """Create the publication of all tables."""
+    connection.execute(f"create publication {PUBLICATION} for table {', '.join(workload.tables)}")
+
+
+def fill(workload: AnyWorkload, source: str | None, target: str) -> None:
+    """Create the tables with their base rows, and the source's publication."""
     for url in filter(None, (source, target)):
         workload.create(url)
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("vacuum analyze w")
+            analyze(connection, workload)
     if source is not None:
         with psycopg.connect(source, autocommit=True) as connection:
-            connection.execute(f"create publication {PUBLICATION} for table w")
+            publish(connection, workload)
 
 
 def main() -> None:
@@ -280,25 +311,34 @@ def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         extract_when_told(sys.argv[2])
         return
-    flags = arguments(__doc__ or "", changes=1_000_000, same_wal=1, live=1, narrow=0)
-    workload = Workload(change_count=flags.changes, narrow=bool(flags.narrow))
-    rows = "narrow" if workload.narrow else "w"
+    flags = arguments(
+        __doc__ or "", changes=1_000_000, same_wal=1, live=1, narrow=0, tables=1, sessions="1"
+    )
+    whole = Workload(change_count=flags.changes, narrow=bool(flags.narrow))
+    workload: AnyWorkload = whole
+    rows = "narrow" if flags.narrow else "w"
+    if flags.tables > 1:
+        workload = ManyTables(whole=whole, count=flags.tables)
+        rows += f"_{flags.tables}_tables"
+    counts = [int(count) for count in flags.sessions.split(",")]
     if flags.same_wal:
         with SameWal.prepare(workload) as same:
-            compare(f"end_to_end_{rows}_same_wal", same, flags.changes, flags.rounds)
+            compare(f"end_to_end_{rows}_same_wal", same, flags, counts)
     if flags.live:
-        compare(f"end_to_end_{rows}_live", Live(workload), flags.changes, flags.rounds)
+        compare(f"end_to_end_{rows}_live", Live(workload), flags, counts)
 
 
-def compare(name: str, sides: SameWal | Live, change_count: int, round_count: int) -> None:
-    """Run both sides in turn."""
-    Comparison(
-        bench=name,
-        contenders=[
-            Contender(name="CREATE SUBSCRIPTION", run=sides.subscription, unit_count=change_count),
-            Contender(name="penstock", run=sides.penstock, unit_count=change_count),
-        ],
-    ).run(round_count).print_table()
+def compare(
+    name: str, sides: SameWal | Live, flags: argparse.Namespace, counts: Sequence[int]
+) -> None:
+    """Run all sides in turn: the subscription, and ours with each number of sessions."""
+
+    def ours(count: int) -> Contender:
+        called = "penstock" if count == 1 else f"penstock, {count} sessions"
+        return Contender(name=called, run=lambda: sides.penstock(count), unit_count=flags.changes)
+
+    theirs = Contender(name="CREATE SUBSCRIPTION", run=sides.subscription, unit_count=flags.changes)
+    Comparison(bench=name, contenders=[theirs, *map(ours, counts)]).run(flags.rounds).print_table()
 
 
 if __name__ == "__main__":

@@ -25,8 +25,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from bench import contenders
-from bench.bench_end_to_end import LAST_ROW, SERVER, Live, fill
+from bench.bench_end_to_end import LAST_ID, SERVER, Live, fill, mark, wait_for_mark
 from bench.harness import arguments
 from bench.pipeline import Running, write_config
 from bench.workload import Workload
@@ -107,13 +106,12 @@ def measure(workload: Workload, kind: str) -> tuple[float, list[str]]:
             with pause(kind, running.pid, urls[0]):
                 began = time.monotonic()
                 workload.change(urls[0])
-                with psycopg.connect(urls[0], autocommit=True) as connection:
-                    connection.execute("insert into w (id) values (-1)")
+                mark(urls[0], workload, LAST_ID)
                 if kind != NOTHING:
                     time.sleep(max(0.0, began + PAUSE_S - time.monotonic()))
             began = time.monotonic()
             states.lines.append("      continued")
-            contenders.wait_for_value(urls[1], LAST_ROW, 1)
+            wait_for_mark(urls[1], workload, LAST_ID)
             return time.monotonic() - began, states.lines
 
 

@@ -2,22 +2,27 @@
 
 One `penstock run` with a file for each pipeline, and for comparison a `penstock run` for each
 (`--separate 1`). Memory is the proportional share (PSS) of all of penstock's processes; processor
-time is theirs, in percent of a core. Then each pipeline gets commits at a rate (`--rate`), and the
-loaders' histograms say how long a batch took from its last commit until it was visible.
+time is theirs, in percent of a core. Then each pipeline gets commits at a rate (`--rate`), which a
+procedure in the server makes. Each row has the time of its commit, and the loaders' logs say when
+its batch was visible.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -40,13 +45,30 @@ url = "{target}"
 [changeExtractor]
 replicationSlot = "p{number}"
 publication = "p{number}"
+[spark]
+master = "{master}"
+"""
+APPLIED = re.compile(r'timestamp=(\S+) .*"batch applied".* gsn=(\d+)')
+COMMITS = """
+create procedure commit_at(rate float8, row_count int4) language plpgsql as $$
+declare
+    began timestamptz := clock_timestamp();
+begin
+    for number in 1 .. row_count loop
+        perform pg_sleep(number / rate - extract(epoch from clock_timestamp() - began));
+        insert into t values (number, clock_timestamp()::text);
+        commit;
+    end loop;
+end $$
 """
 SETTLE_S = 30.0
 START_S = 600.0
 SETTINGS = {"wal_level": "logical", "max_connections": "600"}
 
 
-def prepare(folder: Path, server: EmbeddedPostgres, count: int) -> list[Path]:
+def prepare(
+    folder: Path, server: EmbeddedPostgres, count: int, master: str = "local[*]"
+) -> list[Path]:
     """Create the databases and the pipeline files."""
     files = []
     with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
@@ -57,8 +79,9 @@ def prepare(folder: Path, server: EmbeddedPostgres, count: int) -> list[Path]:
             with psycopg.connect(source, autocommit=True) as other:
                 other.execute("create table t (id int primary key, payload text)")
                 other.execute("insert into t select g, 'x' from generate_series(-99, 0) g")
+                other.execute(COMMITS)
             file = folder / f"p{number}.toml"
-            file.write_text(FILE.format(number=number, source=source, target=target))
+            file.write_text(FILE.format(number=number, source=source, target=target, master=master))
             files.append(file)
     return files
 
@@ -120,6 +143,10 @@ def kind_of(process: psutil.Process) -> str:
     kind = str(process.name()).split()[0]
     if kind.startswith("python"):
         kind = str(words[3]) if words[1:3] == ["-m", "penstock"] else "python of spark"
+    elif kind == "postgres":
+        title = " ".join(words)
+        kinds = ("walsender", "source_", "target_")
+        kind = " ".join([kind, *[one.strip("_") for one in kinds if one in title][:1]])
     return kind
 
 
@@ -146,6 +173,12 @@ def cpu_by_kind(roots: Sequence[psutil.Process]) -> Counter[str]:
     return found
 
 
+def machine_s() -> float:
+    """Return the seconds in which processors were not idle, of all processors together."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
+
+
 def measure_idle(roots: Sequence[psutil.Process], count: int, seconds: float) -> None:
     """Print memory and processor time while nothing is committed."""
     time.sleep(SETTLE_S)
@@ -169,12 +202,25 @@ def count_batches(files: Sequence[Path]) -> int:
 
 
 def commit_at(url: str, rate: float, seconds: float) -> None:
-    """Commit a row at a time, at a rate."""
+    """Have the server commit a row at a time, at a rate."""
     with psycopg.connect(url, autocommit=True) as connection:
-        began = time.monotonic()
-        for number in range(1, int(rate * seconds) + 1):
-            time.sleep(max(0.0, began + number / rate - time.monotonic()))
-            connection.execute("insert into t values (%s, 'x')", (number,))
+        connection.execute("call commit_at(%s::float8, %s::int4)", (rate, int(rate * seconds)))
+
+
+def waits_s(url: str, file: Path) -> list[float]:
+    """Return how long each committed row took until it was visible."""
+    with psycopg.connect(url) as connection:
+        query = "select payload::timestamptz from t where id > 0 order by id"
+        committed = [moment.timestamp() for (moment,) in connection.execute(query)]
+    batches = []
+    for line in (file.with_suffix("") / "run" / "load.log").read_text().splitlines():
+        if found := APPLIED.search(line):
+            batches.append((int(found[2]), datetime.fromisoformat(found[1]).timestamp()))
+    first = batches[-1][0] - len(committed) + 1  # each row has one number
+    ends = [gsn for gsn, _ in batches]
+    return [
+        batches[bisect_left(ends, gsn)][1] - moment for gsn, moment in enumerate(committed, first)
+    ]
 
 
 def measure_busy(
@@ -188,34 +234,24 @@ def measure_busy(
     postmaster = (server.directory / "postmaster.pid").read_text().split()[0]
     everything = [*roots, psutil.Process(int(postmaster))]
     before, batches = cpu_by_kind(everything), count_batches(files)
-    own_s = time.process_time()
-    writers = [
-        threading.Thread(
-            target=commit_at, args=(server.url(f"source_{number}"), rate, seconds), daemon=True
-        )
-        for number in range(len(files))
-    ]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
+    whole_s = machine_s()
+    with ThreadPoolExecutor(len(files)) as writers:
+        urls = [server.url(f"source_{number}") for number in range(len(files))]
+        list(writers.map(lambda url: commit_at(url, rate, seconds), urls))
+    whole_s = machine_s() - whole_s
     used, batches = cpu_by_kind(everything) - before, count_batches(files) - batches
-    used["the writers"] = time.process_time() - own_s  # type: ignore[assignment]
     time.sleep(SETTLE_S)
-    medians, rows = [], 0
-    for file in files:
-        state = read_loader_state(file.with_suffix("") / "run")
-        assert state is not None
-        medians.append(state.commits.quantile(0.5) or 0.0)
-        rows += state.row_count
+    waits = [waits_s(server.url(f"source_{number}"), file) for number, file in enumerate(files)]
     wanted = int(rate * seconds) * len(files)
-    medians.sort()
-    middle = medians[len(medians) // 2]
+    medians = sorted(statistics.median(one) for one in waits)
+    every = sorted(wait_s for one in waits for wait_s in one)
     print(
-        f"{len(files)} pipelines with {rate} commits/s each: p50 {middle:.2f} s until visible, "
-        f"slowest pipeline {medians[-1]:.2f} s; {rows} of {wanted} rows",
+        f"{len(files)} pipelines with {rate} commits/s each: p50 {statistics.median(every):.2f} s, "
+        f"p90 {every[len(every) * 9 // 10]:.2f} s until visible, p50 of the slowest pipeline "
+        f"{medians[-1]:.2f} s; {len(every)} of {wanted} rows",
         flush=True,
     )
+    used["all others"] = whole_s - sum(used.values())  # type: ignore[assignment]
     shares = ", ".join(f"{kind} {one / seconds:.0%}" for kind, one in used.most_common())
     print(f"{batches} batches; of a core: {shares}", flush=True)
     print(json.dumps({"bench": "several_busy", "pipelines": len(files), "p50_s": medians}))
@@ -223,7 +259,7 @@ def measure_busy(
 
 def main() -> None:
     """Measure both."""
-    flags = arguments(__doc__ or "", pipelines=10, seconds=60, rate=0, separate=0)
+    flags = arguments(__doc__ or "", pipelines=10, seconds=60, rate=0, separate=0, idle=1, slots=0)
     print(json.dumps(describe_machine()), flush=True)
     with (
         tempfile.TemporaryDirectory() as place,
@@ -231,9 +267,11 @@ def main() -> None:
             settings={**SETTINGS, "max_replication_slots": "60", "max_wal_senders": "60"}
         ) as server,
     ):
-        files = prepare(Path(place), server, flags.pipelines)
+        master = f"local[{flags.slots or '*'}]"
+        files = prepare(Path(place), server, flags.pipelines, master)
         with running(files, separate=bool(flags.separate)) as roots:
-            measure_idle(roots, flags.pipelines, flags.seconds)
+            if flags.idle:
+                measure_idle(roots, flags.pipelines, flags.seconds)
             if flags.rate:
                 measure_busy(server, roots, files, flags.rate, flags.seconds)
 

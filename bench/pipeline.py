@@ -33,6 +33,7 @@ flushIntervalSeconds = {flush_interval_s}
 {own_slot}
 [changeLoader]
 maxFilesPerBatch = {files_per_batch}
+applySessions = {apply_sessions}
 [spark]
 master = "local[2]"
 """
@@ -50,6 +51,7 @@ def write_config(
     files_per_batch: int = 30,
     slot: str = "",
     publication: str = "",
+    apply_sessions: int = 1,
 ) -> Path:
     """Write `bench.toml` into the directory; return its path. slot: of a PostgreSQL source."""
     own_slot = f'replicationSlot = "{slot}"\npublication = "{publication}"' if slot else ""
@@ -64,6 +66,7 @@ def write_config(
             flush_interval_s=flush_interval_s,
             files_per_batch=files_per_batch,
             own_slot=own_slot,
+            apply_sessions=apply_sessions,
         )
     )
     return path

@@ -8,7 +8,7 @@ same keys and the same kinds of changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 
@@ -97,6 +97,11 @@ class Workload:
     narrow: bool = False
 
     @property
+    def tables(self) -> list[str]:
+        """Return the name of the one table."""
+        return [self.table]
+
+    @property
     def _row(self) -> str:
         return NARROW_ROW if self.narrow else ROW
 
@@ -141,3 +146,53 @@ class Workload:
                 f"call {procedure}({first}, {count}, {inserts}, {updates}, {deletes})"
             )
             return count * per
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManyTables:
+    """The changes of a workload, spread over several tables that are changed in turn.
+
+    Attributes:
+        whole: Its rows and changes are divided among the tables.
+        count: Number of tables: w0, w1 and so on.
+        rounds: Of changes to all tables in turn, so that each segment has rows of each table.
+    """
+
+    whole: Workload
+    count: int = 20
+    rounds: int = 10
+
+    @property
+    def shares(self) -> list[Workload]:
+        """Return the share of each table, with the changes of one round."""
+        return [
+            replace(
+                self.whole,
+                table=f"{self.whole.table}{number}",
+                base_row_count=self.whole.base_row_count // self.count,
+                change_count=self.whole.change_count // self.count // self.rounds,
+            )
+            for number in range(self.count)
+        ]
+
+    @property
+    def tables(self) -> list[str]:
+        """Return the names."""
+        return [share.table for share in self.shares]
+
+    def create(self, url: str) -> None:
+        """Create the tables and their base rows."""
+        for share in self.shares:
+            share.create(url)
+
+    def change(self, url: str) -> int:
+        """Commit the changes of all tables, in turn; return their number."""
+        return sum(
+            share.change(
+                url,
+                first_id=share.base_row_count + 1 + number * share.change_count,
+                first_delete=share.base_row_count // 2 + number * share.change_count // 5,
+            )
+            for number in range(self.rounds)
+            for share in self.shares
+        )

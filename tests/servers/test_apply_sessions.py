@@ -362,9 +362,12 @@ def test_tables_move_when_all_are_level_again(
 
 @contextmanager
 def staged_batch(
-    place: Place, root: Path, sessions: int
+    place: Place, root: Path, sessions: int, *, has_ahead: bool = True
 ) -> Iterator[tuple[Target, MergeBatch, Applying]]:
-    """Provide a target with two transactions, the staged batch of two more, and its session."""
+    """Provide a target with two transactions, the staged batch of two more, and its session.
+
+    has_ahead: the table of tables that are ahead exists; with several sessions it always does.
+    """
     namespaces = {"public": place.namespace}
     with ExitStack() as stack:
         maker = LogMaker(root / "log")
@@ -375,7 +378,8 @@ def staged_batch(
         )
         target: Target = applying.target
         if sessions == 1:
-            applying.target.progress.ensure_ahead()
+            if has_ahead:
+                applying.target.progress.ensure_ahead()
         else:
             target = apply_parts.PartedTarget(
                 applying.target,
@@ -409,6 +413,25 @@ def test_a_part_of_another_loader_is_seen(
         with pytest.raises(AppliedByAnother):
             target.write_table_sync([], at=batch.before)
         assert applying.target.progress.read_applied() == batch.before
+
+
+def test_a_part_of_a_loader_that_came_later_is_seen(place: Place, tmp_path: Path) -> None:
+    """A loader with one session had connected before another one divided a batch there for the
+    first time. It is refused, and knows the parts once it connects again.
+    """
+    with staged_batch(place, tmp_path, 1, has_ahead=False) as (target, batch, applying):
+        namespaces = {"public": place.namespace}
+        with closing(applying.engine.open_target(place.url, namespaces)) as other:
+            other.progress.ensure_ahead()
+        values = f"'test-log', 'public', 'c', {batch.after.gsn}"
+        place.run(f"insert into wirekite.wirekite_ahead values ({values})")
+        with pytest.raises(AppliedByAnother):
+            target.apply(batch)
+        assert rows_of(place, "c") == expected_rows(2)
+        with pytest.raises(AppliedByAnother):
+            target.write_table_sync([], at=batch.before)
+        assert target.bind("test-log") == batch.before
+        assert target.read_ahead() == {TableName("public", "c"): batch.after.gsn}
 
 
 @pytest.mark.usefixtures("divides")

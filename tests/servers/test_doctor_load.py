@@ -7,15 +7,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from harness.pipelines.pipeline import pipeline
+from penstock.control.status.show import show_status
+from penstock.control.status.status import Status, read_status
 from penstock.ports.checks import Severity
 from penstock.ports.config import Config
-from penstock.ports.progress import open_progress
+from penstock.ports.progress import SHOWN_MAX, Unfinished, open_progress
 from plugins.doctor import as_role, find_by_code, one
 from plugins.mysql import MySQLServer, database_of
 from plugins.postgres import Server
@@ -207,3 +211,35 @@ def test_pk27_a_batch_that_was_cut_short(
     assert finding.command.startswith("penstock load ")
     run_in_target("update wirekite.wirekite_ahead set log_id = 'of another'")
     assert find_by_code(config, "PK27") == []
+
+
+def shown(status: Status) -> str:
+    """Return the output of `penstock status`."""
+    out = Console(file=StringIO(), width=200)
+    show_status(status, out)
+    return str(out.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_status_names_what_is_left_of_a_batch(
+    config: Config, run_in_target: Callable[[str], None]
+) -> None:
+    """A line says which tables are ahead, or which transactions are prepared, unless a loader is
+    finishing the batch.
+    """
+    with closing(open_progress(config.target.url, application_name="test")) as progress:
+        progress.ensure_tables()
+        progress.ensure_ahead()  # type: ignore[attr-defined]
+    run_in_target("insert into wirekite.wirekite_log (log_id) values ('ours')")
+    assert "applied in part" not in shown(read_status(config))
+    for number in range(SHOWN_MAX + 2):
+        values = f"'ours', 'public', 't{number}', 7"
+        run_in_target(f"insert into wirekite.wirekite_ahead values ({values})")
+    status = read_status(config)
+    names = ", ".join(f"public.t{number}" for number in range(SHOWN_MAX))
+    line = f"only these tables have its changes: {names} and 2 more; start the loader"
+    assert f"a batch is applied in part: {line}" in " ".join(shown(status).split())
+    loading = (replace(one, pid=1 if one.name == "load" else None) for one in status.processes)
+    assert "applied in part" not in shown(replace(status, processes=tuple(loading)))
+    prepared = replace(status.target, unfinished=Unfinished(prepared=("penstock ours 1",)))
+    line = "prepared transactions keep locks: 'penstock ours 1'; start the loader"
+    assert f"a batch is applied in part: {line}" in shown(replace(status, target=prepared))

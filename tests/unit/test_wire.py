@@ -15,10 +15,14 @@ from penstock.engines.postgres.source.stream import (
     FLOOD_READ_COUNT,
     FLOW_GAP_S,
     FLOW_READ_COUNT,
+    LATE_FACTOR,
+    LIGHT_BYTES,
     NAP_BYTES,
     NAP_S,
+    NAP_S_MAX,
     Flow,
 )
+from penstock.host.clock import RealClock
 from penstock.host.socket import NARROW_BYTES, SO_BUF_LOCK, WIDE_BYTES, Wire, is_near
 
 LONG_S = 60.0
@@ -162,6 +166,46 @@ def test_a_flow_is_left_alone_between_reads_until_it_ends() -> None:
     assert flow.nap_s == 0.0
     flow.read(1000, now_s + 2 * FLOW_GAP_S)
     assert flow.nap_s == 0.0
+
+
+class LateClock(RealClock):
+    """Clock whose sleeps take longer by a fixed time."""
+
+    def __init__(self, late_s: float) -> None:
+        """Begin at 0."""
+        self.late_s = late_s
+        self.now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds + self.late_s
+
+
+@pytest.mark.parametrize(
+    ("late_s", "size_bytes", "nap_s"),
+    [
+        (0.0001, 1000, NAP_S),
+        (0.003, 1000, LATE_FACTOR * 0.003),
+        (0.02, 1000, NAP_S_MAX),
+        (0.02, LIGHT_BYTES, NAP_S),
+    ],
+    ids=["idle", "busy", "full", "heavy"],
+)
+def test_naps_are_longer_where_the_machine_is_busy(
+    late_s: float, size_bytes: int, nap_s: float
+) -> None:
+    """A flow stays one however late the machine ends the naps. One that brings much has short
+    ones.
+    """
+    flow, clock = Flow(), LateClock(late_s)
+    for _ in range(5 * FLOW_READ_COUNT):
+        flow.read(size_bytes, clock.now_s)
+        if flow.nap_s:
+            flow.nap(clock)
+        clock.now_s += FLOW_GAP_S / 4
+    assert flow.nap_s == pytest.approx(nap_s)
 
 
 def test_a_backlog_is_seen_and_its_end() -> None:

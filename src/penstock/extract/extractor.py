@@ -329,7 +329,8 @@ class Extractor:
         """
         if not writer.has_unflushed or not writer.at_commit:
             return WAIT_S
-        left_s = self._pace.flushed_s + self._flush_interval_s - self._clock.monotonic_s()
+        interval_s = self._pace.flush_interval_s(self._flush_interval_s)
+        left_s = self._pace.flushed_s + interval_s - self._clock.monotonic_s()
         return min(WAIT_S, max(0.0, left_s))
 
     def _make_durable(self, writer: Writer, source: SourceStream, *, quiet: bool) -> None:
@@ -338,7 +339,7 @@ class Extractor:
         if writer.has_unflushed and (
             pace.rows_since_flush >= self._options.events_per_flush
             or quiet
-            or now_s - pace.flushed_s >= self._flush_interval_s
+            or now_s - pace.flushed_s >= pace.flush_interval_s(self._flush_interval_s)
             or writer.operation_count == 0  # only the position moves: the source waits for it
         ):
             self._flush(writer, source)
@@ -346,12 +347,12 @@ class Extractor:
             self._rotate(writer, source)
 
     def _flush(self, writer: Writer, source: SourceStream | None) -> None:
+        began_s = self._clock.monotonic_s()
         self._engine.before_flush(writer.end)
         point("extract.flush.before")
         end = writer.flush()
         point("extract.flush.after")
-        self._pace.rows_since_flush = 0
-        self._pace.flushed_s = self._clock.monotonic_s()
+        self._pace.note_flush(began_s, self._clock.monotonic_s())
         if source is not None:
             source.acknowledge(end.position)
             point("extract.acknowledge.after")

@@ -12,6 +12,9 @@ from penstock.extract.bookkeeping import BackgroundTasks, Poll
 from penstock.model import FlushPoint
 from penstock.ports.source import SourceEngine, SourceStream
 
+FLUSH_SHARE = 0.1  # of the time may pass in flushes,
+FLUSH_INTERVAL_S_MAX = 0.5  # unless that needs a longer interval
+
 
 class ControlGate(Protocol):
     """Operator's word in the action table."""
@@ -73,13 +76,34 @@ class Outcome:
 
 @dataclass(slots=True, kw_only=True)
 class Pace:
-    """Memory of the loop between two runs; times are monotonic seconds."""
+    """Memory of the loop between two runs; times are monotonic seconds.
+
+    Attributes:
+        slow_s: Duration of a flush, the shorter one of the last two: one may be slow by chance.
+    """
 
     rows_since_flush: int = 0
     flushed_s: float = 0.0
     data_s: float = 0.0
     segment_open: int = -1
     target_position: int = 0
+    slow_s: float = 0.0
+    _last_s: float = 0.0
+
+    def note_flush(self, began_s: float, now_s: float) -> None:
+        """Note a flush that began and ended at these times."""
+        self.rows_since_flush = 0
+        self.flushed_s = now_s
+        self.slow_s = min(self._last_s, now_s - began_s)
+        self._last_s = now_s - began_s
+
+    def flush_interval_s(self, shortest_s: float) -> float:
+        """Return how long after the last flush the next one is due.
+
+        If the machine or its disk is so busy that a flush takes long, flushes come less often:
+        other processes that wait for the processor gain more than ours would.
+        """
+        return max(shortest_s, min(self.slow_s / FLUSH_SHARE, FLUSH_INTERVAL_S_MAX))
 
 
 WATERMARK = "watermark_us"

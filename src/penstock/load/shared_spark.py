@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,18 @@ from penstock.load.java import connect
 ADDRESS_NAME, FAILURE_NAME = "address.json", "failure.json"
 PLACE = "PENSTOCK_SPARK"
 """Environment variable: the directory that has one place for each kind of shared Spark."""
+
+
+SLOTS_PER_CORE = 2
+
+
+def with_more_slots(master: str) -> str:
+    """Return the master of a Spark that pipelines share, which has a slot for each core by default.
+
+    It gets more, because tasks of small batches mostly wait: for an answer of the server, or for
+    the processor, which the other processes of all pipelines want, too.
+    """
+    return f"local[{SLOTS_PER_CORE * (os.cpu_count() or 1)}]" if master == "local[*]" else master
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):

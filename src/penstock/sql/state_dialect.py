@@ -77,6 +77,8 @@ class StateDialect:
         create_schema: Statement that creates it.
         drop_schema: Statement that drops it with its tables, as an operator types it, too.
         present: Query for the names of existing tables; {names} are those to look for.
+        has_no_ahead: Condition that holds as long as `wirekite_ahead` does not exist; empty for
+            engines whose batches are never divided.
         placeholder: Parameter of a statement; {} is its number, from 1.
         upsert: Returns the statement of an `Upsert`: ON CONFLICT, ON DUPLICATE KEY or MERGE.
         old: Existing value of a column in an upsert.
@@ -104,6 +106,7 @@ class StateDialect:
     create_schema: str = f"create schema {SCHEMA}"
     drop_schema: str
     present: str
+    has_no_ahead: str = ""
     placeholder: str = "%s"
     upsert: Callable[[Upsert], str] = upsert_on_conflict
     old: str = "t.{}"

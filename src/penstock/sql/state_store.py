@@ -450,9 +450,14 @@ class StateStore(StateSession, Progress, TargetProgress, TargetReader, SharedPro
         rolled back.
         """
         changes = ", ".join(f"{column} = ?" for column in (*_APPLIED, "applied_commit"))
+        # A loader that divides batches may have created the table of tables that are ahead since
+        # this one looked for it. The same statement notices that, without a round trip of its own.
+        has_key = is_shared(log_id)
+        no_ahead = "" if has_key or self.keeps_ahead else self.dialect.has_no_ahead
         found = self.run(
-            f"update {STAGED if is_shared(log_id) else LOG} set {changes} where log_id = ?"
-            " and applied_segment = ? and applied_gsn = ? and applied_position = ?",
+            f"update {STAGED if has_key else LOG} set {changes} where log_id = ?"
+            " and applied_segment = ? and applied_gsn = ? and applied_position = ?"
+            + (f" and {no_ahead}" if no_ahead else ""),
             (
                 *_values_of(after),
                 utc(after.commit_time_us),

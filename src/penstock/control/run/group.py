@@ -325,6 +325,7 @@ class Group:
                 continue
             with suppress(PenstockError, ImportError):  # the loader reports it
                 from penstock.load.session import session_options, shared_place
+                from penstock.load.shared_spark import with_more_slots
 
                 options = session_options(config)
                 place = shared_place(config, options, str(self._place))
@@ -332,7 +333,8 @@ class Group:
                     continue
                 place.mkdir(mode=0o700)
                 # Not in the directory of one of the pipelines, which may be reset.
-                options = replace(options, work_directory=place)
+                master = with_more_slots(options.master)
+                options = replace(options, work_directory=place, master=master)
                 host = Helper(name="spark", work=partial(_host, options, place))
                 self._helpers[place.name] = host
                 self._start_helper(host)

@@ -72,6 +72,8 @@ DIALECT = StateDialect(
     drop_schema=f"drop database {SCHEMA};",
     present="select table_name from information_schema.tables"
     f" where table_schema = '{SCHEMA}' and table_name in ({{names}})",
+    has_no_ahead="not exists (select 1 from information_schema.tables"
+    f" where table_schema = '{SCHEMA}' and table_name = 'wirekite_ahead')",
     upsert=upsert_on_duplicate_key,
     old="{}",
     new="values({})",

@@ -52,6 +52,9 @@ NAP_S = 0.005
 NAP_BYTES = (
     128 * 1024
 )  # naps are shorter where more than this arrives meanwhile: the buffer is small
+LIGHT_BYTES = 16 * 1024  # naps are longer where a read brings less than this,
+LATE_FACTOR = 4  # by so many times the delay with which a busy machine ends a nap,
+NAP_S_MAX = 0.025  # up to this
 FLOOD_BYTES = 192 * 1024  # what a read brings where the narrow window was full,
 FLOOD_READ_COUNT = 50  # and so many of them in a row are a backlog
 COALESCE_S = 0.01  # while caught up, small transactions of this time share a run
@@ -289,7 +292,7 @@ class PostgresSource(SourceStream):
                     overdue_s = self._clock.monotonic_s() + RUN_AGE_S
             buffer, start, end = make_room(buffer, start, end)
             if flow.nap_s:
-                self._clock.sleep(flow.nap_s)
+                flow.nap(self._clock)
             wait_s = WAIT_S
             if untidy:
                 wait_s = min(max(cut_at_s - self._clock.monotonic_s(), 0.0), WAIT_S)
@@ -435,9 +438,20 @@ class Flow:
         """Begin without data; a backlog may follow."""
         self.nap_s = 0.0
         self.floods = True
+        self._late_s = self._longer_s = (
+            0.0  # of the nap since the last read: than asked, than NAP_S
+        )
         self._full_count = FLOOD_READ_COUNT
         self._read_count = 0
         self._last_s = float("-inf")
+
+    def nap(self, clock: Clock) -> None:
+        """Leave the server alone for a while."""
+        began_s = clock.monotonic_s()
+        clock.sleep(self.nap_s)
+        took_s = clock.monotonic_s() - began_s
+        self._late_s = max(0.0, took_s - self.nap_s)
+        self._longer_s = max(0.0, took_s - NAP_S)
 
     def read(self, byte_count: int, now_s: float) -> bool:
         """Note the bytes of one read; return whether `floods` has changed."""
@@ -446,13 +460,17 @@ class Flow:
         flooded, still = self.floods, 1 if self.floods else FLOOD_READ_COUNT
         self.floods = self._full_count >= still
         if byte_count == 0:
-            self.nap_s = 0.0
+            self.nap_s = self._late_s = self._longer_s = 0.0
             return flooded != self.floods
-        gap_s = now_s - self._last_s
+        gap_s = now_s - self._last_s - self._longer_s
         self._read_count = self._read_count + 1 if gap_s < FLOW_GAP_S else 0
         self._last_s = now_s
         flows = self._read_count >= FLOW_READ_COUNT
-        self.nap_s = NAP_S * min(1.0, NAP_BYTES / byte_count) if flows else 0.0
+        nap_s = NAP_S * min(1.0, NAP_BYTES / byte_count)
+        if byte_count < LIGHT_BYTES:
+            nap_s = min(NAP_S_MAX, max(NAP_S, LATE_FACTOR * self._late_s))
+        self.nap_s = nap_s if flows else 0.0
+        self._late_s = self._longer_s = 0.0
         return flooded != self.floods
 
 

@@ -47,6 +47,7 @@ DIALECT = StateDialect(
     drop_schema="drop schema wirekite cascade;",
     present="select tablename::text from pg_tables"
     " where schemaname = 'wirekite' and tablename in ({names})",
+    has_no_ahead="to_regclass('wirekite.wirekite_ahead') is null",
     now=_UTC_NOW,
     utc_now=_UTC_NOW,
     merge_name_max=60,  # of 63
