@@ -68,7 +68,7 @@ class InProcess:
     def _do(self, work: Work) -> TaskOutcome:
         task, writer = work.task, work.writer
         files = {ref.path: FrameReader(open_either(ref.path)) for ref in task.frames}
-        frames: Any = self._time("read", lambda: list(_Frames(task, files, writer)))
+        frames: Any = self._time("read", lambda: list(_Frames(task, files, writer.prepare_rows)))
         unsent = False
         if task.buckets > 1:
             bucket = _bucket(task, frames)

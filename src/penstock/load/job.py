@@ -26,6 +26,7 @@ from penstock.host import faults
 from penstock.host.files import ReadFile
 from penstock.load import chunk
 from penstock.load.plan import FrameRef, Task
+from penstock.load.shared_rows import SharedRows
 from penstock.load.shipping import Freight, Shipped
 from penstock.load.split import Bucket
 from penstock.log.frames import FrameReader, read_batch, read_transactions
@@ -59,12 +60,15 @@ class Work:
         writer: receives the rows.
         extension: file extension of segments.
         shipped: frames of all tasks of the partition, if workers cannot read the log.
+        shared: directory in which the buckets of the task's table share their rows; None if each
+            bucket reads all frames.
     """
 
     task: Task
     writer: StagingWriter | HistoryWriter
     extension: str = "ckt"
     shipped: Freight | Shipped | None = None
+    shared: Path | None = None
 
     def open(self, path: Path) -> ReadFile:
         """Open a segment as the worker can read it. Raises FileMissing."""
@@ -162,9 +166,13 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcom
     if task.is_history:
         return _stage_history(work, files, began)
     writer = cast("StagingWriter", work.writer)
-    frames: Iterable[pa.RecordBatch] = _Frames(task, files, writer.prepare_rows)
-    bucket = _bucket(task, frames) if task.buckets > 1 else None
-    frames = frames if bucket is None else bucket
+    every = _Frames(task, files, writer.prepare_rows)
+    frames: Iterable[pa.RecordBatch] = every
+    if task.buckets > 1:
+        if work.shared is None:
+            frames = _bucket(task, frames)
+        else:
+            frames = SharedRows(task, work.shared, every.read)
     are_few = task.size_bytes <= CACHE_BYTES_MAX * task.buckets
     if are_few:
         frames = list(frames)
@@ -176,7 +184,7 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcom
         frames=frames,
         part=task.bucket,
         in_key_order=are_few,
-        any_unsent=bool(net.counts.absent) if bucket is None else bucket.any_unsent,
+        any_unsent=bool(net.counts.absent) if task.buckets == 1 else _lack_columns(task),
     )
     counts, absent_columns = net.counts, rows.absent_columns
     staged = StagedRows()
@@ -200,8 +208,7 @@ def _stage_history(work: Work, files: dict[Path, FrameReader], began: float) -> 
     task, writer = work.task, cast("HistoryWriter", work.writer)
     frames = _Frames(task, files, _Commits(task, files).add)
     faults.point("load.copy.before")
-    any_unsent = any(ref.entry.flags & RowsFlag.ABSENT for ref in task.frames)
-    staged = writer.write_changes(frames, any_unsent=any_unsent)
+    staged = writer.write_changes(frames, any_unsent=_lack_columns(task))
     faults.point("load.copy.after")
     return TaskOutcome(
         phase=task.phase,
@@ -210,6 +217,11 @@ def _stage_history(work: Work, files: dict[Path, FrameReader], began: float) -> 
         staged=staged,
         seconds=time.monotonic() - began,
     )
+
+
+def _lack_columns(task: Task) -> bool:
+    """Return whether the source left out columns of some row, in whichever bucket."""
+    return any(ref.entry.flags & RowsFlag.ABSENT for ref in task.frames)
 
 
 class _Commits:
@@ -256,9 +268,10 @@ class _Frames:
         self._files = files
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return map(self._read, self._task.frames)
+        return map(self.read, self._task.frames)
 
-    def _read(self, ref: FrameRef) -> pa.RecordBatch:
+    def read(self, ref: FrameRef) -> pa.RecordBatch:
+        """Return the rows of one frame that count."""
         # All frames of a task have its relation's shape.
         batch = read_batch(self._files[ref.path], ref.entry, self._task.relation)
         chosen = cut(
