@@ -1,7 +1,8 @@
 """Task code of the Spark job of a batch: read frames, fold, stage. Runs in the workers.
 
 One task fills one merge table (or one bucket of it) over a connection that the worker keeps. A task
-is a pipeline: it reads its frames (here), selects the rows of its bucket (`split.py`), folds them
+is a pipeline: it reads its frames (here), selects the rows of its bucket (`split.py`), or gets them
+from frames that the buckets of a table divide once (`shared_rows.py`), folds them
 (`base/fold.py`), and passes the remaining rows to the writer of the target's engine. It
 never touches a base table: rows of a worker that died are deleted before the next attempt. Not
 here: the list of tasks (`plan.py`), starting the job (`sql_target.py`).
@@ -18,12 +19,13 @@ from typing import ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
+import structlog
 from pyspark import TaskContext
 
 from penstock.base.fold import FoldedRows, fold
 from penstock.codec.ckt import RowsFlag
 from penstock.host import faults
-from penstock.host.files import ReadFile
+from penstock.host.files import FileFailed, ReadFile
 from penstock.load import chunk
 from penstock.load.plan import FrameRef, Task
 from penstock.load.shared_rows import SharedRows
@@ -37,6 +39,8 @@ from penstock.ports.bulk import ChunkOutcome, ChunkTask
 from penstock.ports.target import Counts, HistoryWriter, StagedRows, StagingWriter
 
 faults.declare("load.copy.before", "load.copy.after")
+
+logger = structlog.get_logger(__name__)
 
 # Frames of a task are kept decoded up to this size; above it they are read twice.
 CACHE_BYTES_MAX = 64 * 2**20
@@ -69,6 +73,12 @@ class Work:
     extension: str = "ckt"
     shipped: Freight | Shipped | None = None
     shared: Path | None = None
+
+    @property
+    def read_bytes(self) -> int:
+        """Return the size of the frames that the task reads, on average of its table's buckets."""
+        size = self.task.size_bytes
+        return size if self.shared is None else size // self.task.buckets
 
     def open(self, path: Path) -> ReadFile:
         """Open a segment as the worker can read it. Raises FileMissing."""
@@ -167,12 +177,7 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcom
         return _stage_history(work, files, began)
     writer = cast("StagingWriter", work.writer)
     every = _Frames(task, files, writer.prepare_rows)
-    frames: Iterable[pa.RecordBatch] = every
-    if task.buckets > 1:
-        if work.shared is None:
-            frames = _bucket(task, frames)
-        else:
-            frames = SharedRows(task, work.shared, every.read)
+    frames: Iterable[pa.RecordBatch] = every if task.buckets == 1 else _own_rows(work, every)
     are_few = task.size_bytes <= CACHE_BYTES_MAX * task.buckets
     if are_few:
         frames = list(frames)
@@ -240,8 +245,18 @@ class _Commits:
         return self._transactions.add_commit(rows)
 
 
+def _own_rows(work: Work, every: _Frames) -> Iterable[pa.RecordBatch]:
+    """Return the rows of the task's bucket, one of several."""
+    if work.shared is not None:
+        try:
+            return SharedRows(work.task, work.shared, every.read)
+        except FileFailed as error:
+            logger.warning("each bucket reads all frames", reason=error.message)
+    return _bucket(work.task, every)
+
+
 def _bucket(task: Task, frames: Iterable[pa.RecordBatch]) -> Bucket:
-    """Return the task's own rows of its table's frames."""
+    """Return the task's own rows, which are chosen from all of its table's frames."""
     changes_keys = any(ref.entry.updates_with_before for ref in task.frames)
     if changes_keys and task.size_bytes <= CACHE_BYTES_MAX:
         frames = list(frames)  # they are looked at twice

@@ -21,21 +21,60 @@ Not here: where the files are and when they are removed (`sql_target.py`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import structlog
 
+from penstock.codec import ckt
 from penstock.host.files import REAL_FILES, hold_lock
 from penstock.load.plan import FrameRef, Task
 from penstock.load.split import Hashes, Links, find_changed, key_hashes
 
+logger = structlog.get_logger(__name__)
+
 Ints = npt.NDArray[np.int64]
 
+# Rows are divided in pieces of this size, decoded: many small ones cost more for the same rows.
+PIECE_BYTES = 16 * 2**20
 _FACTS = 4  # int64 numbers at the end of a file
 _FILTER_BITS = np.uint64(0xFFFF)
+
+
+@contextmanager
+def open_directories(parent: Path | None, tasks: Iterable[Task]) -> Iterator[dict[str, Path]]:
+    """Provide, by merge table, a directory for the shared rows of each table with several buckets.
+
+    parent: a directory on a disk that all workers have. Without it, or if no directory can be
+    created there, none is provided, and each bucket reads all frames.
+    """
+    names = dict.fromkeys(task.staging for task in tasks if task.buckets > 1)
+    if parent is None or not names:
+        yield {}
+        return
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        # A task of an earlier batch that goes on cannot write here: its directory is another one.
+        root = Path(tempfile.mkdtemp(dir=parent)).absolute()
+        found = {name: root / str(number) for number, name in enumerate(names)}
+        for directory in found.values():
+            directory.mkdir()
+    except OSError as error:
+        logger.warning("buckets cannot share rows", path=str(parent), reason=str(error))
+        yield {}
+        return
+    try:
+        yield found
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
 
 
 class SharedRows:
@@ -68,17 +107,17 @@ class SharedRows:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield our rows of each frame, possibly none."""
         for group in self._groups:
-            for frame in range(group.frame_count):
+            for piece in range(group.piece_count):
                 if self._moves:
-                    yield self._gather(group, frame)
+                    yield self._gather(group, piece)
                 else:
-                    yield group.rows(frame, self._number)
+                    yield group.rows(piece, self._number)
 
-    def _gather(self, group: _Group, frame: int) -> pa.RecordBatch:
+    def _gather(self, group: _Group, piece: int) -> pa.RecordBatch:
         """Return our rows of a frame if rows belong to another bucket than their own hash says."""
         parts = []
         for bucket in range(self._count):
-            rows, hashes = group.rows(frame, bucket), group.hashes(frame, bucket)
+            rows, hashes = group.rows(piece, bucket), group.hashes(piece, bucket)
             places = np.flatnonzero(self._may_move[hashes & _FILTER_BITS])
             ours = self._links.resolve(hashes[places]) % np.uint64(self._count) == self._number
             if bucket != self._number:
@@ -91,7 +130,7 @@ class SharedRows:
                 is_whole = len(places) == rows.num_rows
                 parts.append(rows if is_whole else rows.take(pa.array(places)))
         if len(parts) < 2:
-            return parts[0] if parts else group.rows(frame, self._number).slice(0, 0)
+            return parts[0] if parts else group.rows(piece, self._number).slice(0, 0)
         joined = pa.concat_batches(parts)
         return joined.take(pa.array(np.argsort(joined.column("gsn").to_numpy(), kind="stable")))
 
@@ -103,7 +142,10 @@ def _group(frames: Sequence[FrameRef], count: int) -> list[Sequence[FrameRef]]:
     return [
         frames[low : low + length]
         for low, length in zip(
-            *(part.tolist() for part in np.unique(numbers, return_index=True, return_counts=True)[1:]),
+            *(
+                part.tolist()
+                for part in np.unique(numbers, return_index=True, return_counts=True)[1:]
+            ),
             strict=True,
         )
     ]
@@ -135,43 +177,80 @@ def _divide_once(
 def _divide(
     task: Task, frames: Sequence[FrameRef], read: Callable[[FrameRef], pa.RecordBatch]
 ) -> Iterator[list[pa.Buffer]]:
-    """Yield what is written for each frame, and in the end where everything is.
+    """Yield what is written for each piece of a group, and in the end where everything is.
 
-    places: for each frame where the rows of each bucket are, and after them the end of the last
-    bucket's, where the hashes begin. bounds: for each frame its rows before each bucket's.
+    places: for each piece where the rows of each bucket are, and after them the end of the last
+    bucket's, where the hashes begin. bounds: for each piece its rows before each bucket's.
     """
     changes_keys = any(ref.entry.updates_with_before for ref in task.frames)
     count = task.buckets
     places, bounds, changed = [], [], []
-    at = 0
-    for number, ref in enumerate(frames):
-        rows = read(ref)
-        parts: list[pa.Buffer] = []
-        if number == 0:
-            parts.append(rows.schema.serialize())
-            at = schema_end = parts[0].size
+    writer: _Writer | None = None
+    for rows in _join(map(read, frames)):
+        if writer is None:
+            writer = _Writer(rows.schema)
         origin, hashes = key_hashes(task.relation, rows)
         bucket_of = (hashes % np.uint64(count)).astype(np.uint8)
         order = np.argsort(bucket_of, kind="stable")
         bound = np.searchsorted(bucket_of[order], np.arange(count + 1))
         bounds.append(bound)
-        sorted_rows = rows.take(pa.array(order))
         place = []
-        for low, high in zip(bound[:-1].tolist(), bound[1:].tolist(), strict=True):
-            place.append(at)
+        for low, high in pairwise(bound.tolist()):
+            place.append(writer.end)
             if high > low:
-                parts.append(sorted_rows.slice(low, high - low).serialize())
-                at += parts[-1].size
-        places.append([*place, at])
+                writer.add(rows.take(pa.array(order[low:high])))
+        places.append([*place, writer.end])
         if changes_keys:
             changed.append(find_changed(origin, hashes))
-            parts.append(pa.py_buffer(hashes[order]))
-            at += parts[-1].size
-        yield parts
+            writer.add_raw(pa.py_buffer(hashes[order]))
+        yield writer.take()
+    assert writer is not None, "a group has frames"
     pairs = np.concatenate(changed, axis=1) if changed else np.empty((2, 0), np.uint64)
-    facts = np.array([schema_end, len(frames), pairs.shape[1], at], np.int64)
+    facts = np.array([writer.schema_end, len(places), pairs.shape[1], writer.end], np.int64)
     tail = [np.array(places, np.int64), np.array(bounds, np.int64), pairs, facts]
     yield [pa.py_buffer(np.ascontiguousarray(one)) for one in tail]
+
+
+def _join(frames: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of successive frames in larger pieces."""
+    held: list[pa.RecordBatch] = []
+    for rows in frames:
+        held.append(rows)
+        if sum(one.nbytes for one in held) >= PIECE_BYTES:
+            yield pa.concat_batches(held)
+            held = []
+    if held:
+        yield pa.concat_batches(held)
+
+
+class _Writer:
+    """Collects Arrow messages, which are not compressed, without copying their buffers."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._sink = ckt.MessageParts()
+        self._writer = pa.ipc.new_stream(self._sink, schema)
+        self._parts: list[Any] = [schema.serialize()]
+        self._sink.take()
+        self.schema_end = self.end = self._parts[0].size
+        self._is_new = True
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        if self._is_new:
+            self._writer.write_batch(rows.slice(0, 0))  # the first one writes the schema, too
+            self._sink.take()
+            self._is_new = False
+        self._writer.write_batch(rows)
+        for part in self._sink.take():
+            self.add_raw(part)
+
+    def add_raw(self, part: Any) -> None:
+        self._parts.append(part)
+        self.end += len(part)
+
+    def take(self) -> list[Any]:
+        """Return what was added since the last call."""
+        parts, self._parts = self._parts, []
+        return parts
 
 
 class _Group:
@@ -180,11 +259,9 @@ class _Group:
     def __init__(self, path: Path, count: int) -> None:
         mapped = np.memmap(path, np.uint8, "r")
         self._data = pa.py_buffer(mapped)
-        schema_end, self.frame_count, pair_count, at = (
-            mapped[-_FACTS * 8 :].view(np.int64).tolist()
-        )
+        schema_end, self.piece_count, pair_count, at = mapped[-_FACTS * 8 :].view(np.int64).tolist()
         self._schema = pa.ipc.read_schema(self._data[:schema_end])
-        size = self.frame_count * (count + 1)
+        size = self.piece_count * (count + 1)
         self._places: Ints = mapped[at : at + size * 8].view(np.int64).reshape(-1, count + 1)
         at += size * 8
         self._bounds: Ints = mapped[at : at + size * 8].view(np.int64).reshape(-1, count + 1)
@@ -192,16 +269,16 @@ class _Group:
         self.changed: Hashes = mapped[at : at + pair_count * 16].view(np.uint64).reshape(2, -1)
         self._mapped = mapped
 
-    def rows(self, frame: int, bucket: int) -> pa.RecordBatch:
+    def rows(self, piece: int, bucket: int) -> pa.RecordBatch:
         """Return the rows of a frame whose own hash is a bucket's."""
-        low, high = self._places[frame, bucket : bucket + 2].tolist()
+        low, high = self._places[piece, bucket : bucket + 2].tolist()
         if low == high:
             return pa.RecordBatch.from_pylist([], schema=self._schema)
         return pa.ipc.read_record_batch(self._data[low:high], self._schema)
 
-    def hashes(self, frame: int, bucket: int) -> Hashes:
+    def hashes(self, piece: int, bucket: int) -> Hashes:
         """Return the hash of each of these rows."""
-        low, high = self._bounds[frame, bucket : bucket + 2].tolist()
-        start = int(self._places[frame, -1])
+        low, high = self._bounds[piece, bucket : bucket + 2].tolist()
+        start = int(self._places[piece, -1])
         found: Hashes = self._mapped[start + low * 8 : start + high * 8].view(np.uint64)
         return found

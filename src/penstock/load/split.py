@@ -162,6 +162,8 @@ def _numbers(column: Any) -> Hashes:
         numbers = _of_bytes(column, kind.bit_width // 8)
     else:
         return np.zeros(len(column), np.uint64)  # a type that no key has
+    if not column.null_count:
+        return numbers
     return np.where(np.asarray(column.is_valid()), numbers, np.uint64(0))
 
 
@@ -191,9 +193,11 @@ def _of_floats(column: Any) -> Hashes:
 def _of_bytes(column: Any, width: int) -> Hashes:
     data = np.frombuffer(column.buffers()[1], np.uint8)
     rows = data[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
-    padded = np.zeros((len(column), -(-width // _WORD_BYTES) * _WORD_BYTES), np.uint8)
-    padded[:, :width] = rows
-    words = padded.view(np.uint64)
+    if width % _WORD_BYTES:
+        padded = np.zeros((len(column), -(-width // _WORD_BYTES) * _WORD_BYTES), np.uint8)
+        padded[:, :width] = rows
+        rows = padded
+    words = rows.view(np.uint64)
     found = words[:, 0]
     for place in range(1, words.shape[1]):
         found = _mix(found, words[:, place])
