@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -24,6 +24,7 @@ from penstock.codec.ckt import FrameKind
 from penstock.host import faults
 from penstock.host.files import DiskFull
 from penstock.load import shared_rows
+from penstock.load.job import Work, _own_rows
 from penstock.load.plan import FrameRef, Task
 from penstock.load.shared_rows import SharedRows, open_directories
 from penstock.load.split import Bucket
@@ -71,6 +72,10 @@ class Frames:
         self.reads[number] += 1
         self.on_read(number)
         return self.batches[number]
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Read all frames."""
+        return map(self.read, self.task(0, 1).frames)
 
     def share(self, bucket: int, buckets: int, directory: Path) -> pa.Table:
         """Return a bucket's rows, which the buckets share."""
@@ -254,6 +259,20 @@ def test_a_full_disk_is_an_error_and_leaves_no_group() -> None:
         with faults.arming("files.write:1:error=ENOSPC"), pytest.raises(DiskFull):
             frames.share(0, 2, directory)
         assert frames.share(0, 2, directory).equals(frames.select(0, 2))
+
+
+def test_a_bucket_that_cannot_share_rows_reads_all_frames() -> None:
+    """The other bucket, which shares rows, has the rest: no row is in both or in neither."""
+    frames = rows_of(400)
+    work: Any = Work(task=frames.task(0, 2), writer=cast("Any", None))
+    with new_directory() as directory:
+        work = replace(work, shared=directory)
+        with faults.arming("files.write:1:error=ENOSPC"):
+            first = table(_own_rows(work, cast("Any", frames)))
+        second = table(_own_rows(replace(work, task=frames.task(1, 2)), cast("Any", frames)))
+    assert first.equals(frames.select(0, 2))
+    assert second.equals(frames.select(1, 2))
+    assert first.num_rows + second.num_rows == 400
 
 
 def test_directories_of_a_batch(tmp_path: Path) -> None:

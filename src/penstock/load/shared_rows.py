@@ -78,7 +78,7 @@ def open_directories(parent: Path | None, tasks: Iterable[Task]) -> Iterator[dic
 
 
 class SharedRows:
-    """Rows of a task's bucket, frame by frame; iteration can be repeated."""
+    """Rows of a task's bucket, in the order of changes; iteration can be repeated."""
 
     def __init__(
         self, task: Task, directory: Path, read: Callable[[FrameRef], pa.RecordBatch]
@@ -105,7 +105,7 @@ class SharedRows:
         self._may_move[self._links.hashes & _FILTER_BITS] = True
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield our rows of each frame, possibly none."""
+        """Yield our rows of each piece of a group, possibly none."""
         for group in self._groups:
             for piece in range(group.piece_count):
                 if self._moves:
@@ -114,7 +114,7 @@ class SharedRows:
                     yield group.rows(piece, self._number)
 
     def _gather(self, group: _Group, piece: int) -> pa.RecordBatch:
-        """Return our rows of a frame if rows belong to another bucket than their own hash says."""
+        """Return our rows of a piece if rows belong to another bucket than their own hash says."""
         parts = []
         for bucket in range(self._count):
             rows, hashes = group.rows(piece, bucket), group.hashes(piece, bucket)
@@ -138,17 +138,8 @@ class SharedRows:
 def _group(frames: Sequence[FrameRef], count: int) -> list[Sequence[FrameRef]]:
     """Return the frames in up to count groups of neighbours that have about equal sizes."""
     ends = np.cumsum([ref.entry.length_bytes for ref in frames])
-    numbers = (ends - 1) * count // ends[-1]
-    return [
-        frames[low : low + length]
-        for low, length in zip(
-            *(
-                part.tolist()
-                for part in np.unique(numbers, return_index=True, return_counts=True)[1:]
-            ),
-            strict=True,
-        )
-    ]
+    starts = np.unique((ends - 1) * count // ends[-1], return_index=True)[1]
+    return [frames[low:high] for low, high in pairwise([*starts.tolist(), len(frames)])]
 
 
 def _divide_once(
@@ -270,7 +261,7 @@ class _Group:
         self._mapped = mapped
 
     def rows(self, piece: int, bucket: int) -> pa.RecordBatch:
-        """Return the rows of a frame whose own hash is a bucket's."""
+        """Return the rows of a piece whose own hash is a bucket's."""
         low, high = self._places[piece, bucket : bucket + 2].tolist()
         if low == high:
             return pa.RecordBatch.from_pylist([], schema=self._schema)

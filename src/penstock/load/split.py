@@ -1,11 +1,13 @@
 """Select the rows of a table's frames that belong to a bucket, before they are folded. Pure.
 
-Every bucket of a table reads all frames, because the rows of one key are in many of them, and keeps
-the rows whose key has its hash. Reading is the cheap part: folding, ordering and sending are done
-once for each row, for any number of buckets. A row that changes its key belongs to two keys. All
-keys that are connected in this way belong to one bucket, so each fold sees all changes of a row.
-Equal keys (see `fold.py`) have equal hashes. Keys that only share a hash share a bucket, which is
-harmless.
+A bucket has the rows whose key has its hash; the rows of one key are in many frames. `Bucket` reads
+all frames of the table. Where tasks share a disk, `shared_rows.py` divides each frame once for all
+buckets, by the same hashes. Folding, ordering and sending are done once for each row, for any
+number of buckets.
+
+A row that changes its key belongs to two keys. All keys that are connected in this way belong to
+one bucket, so each fold sees all changes of a row. Equal keys (see `fold.py`) have equal hashes.
+Keys that only share a hash share a bucket, which is harmless.
 """
 
 from __future__ import annotations
