@@ -35,7 +35,7 @@ PATH = Path("0.ckt")
 
 
 class Frames:
-    """Frames of a table in memory, which count how often each was read."""
+    """Frames of a table in memory, and how often each was read."""
 
     def __init__(self, shape: Relation, changes: Sequence[Change], size: int) -> None:
         """Divide the changes into frames of this size."""

@@ -215,7 +215,7 @@ def _join(frames: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class _Writer:
-    """Collects Arrow messages, which are not compressed, without copying their buffers."""
+    """Collector of uncompressed Arrow messages, whose buffers it does not copy."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._sink = ckt.MessageParts()
