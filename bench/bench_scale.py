@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from penstock.codec.types import NO_CHOICES
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load import session as sessions
 from penstock.load.job import TaskOutcome, Work, _bucket, _Frames
+from penstock.load.plan import FrameRef, Task
 from penstock.load.session import Session, SessionOptions, start_session
+from penstock.load.shared_rows import SharedRows
 from penstock.load.sql_target import StagedBatch, open_stager
 from penstock.log.frames import FrameReader
 from penstock.log.layout import next_segments
@@ -68,12 +70,15 @@ class InProcess:
     def _do(self, work: Work) -> TaskOutcome:
         task, writer = work.task, work.writer
         files = {ref.path: FrameReader(open_either(ref.path)) for ref in task.frames}
-        frames: Any = self._time("read", lambda: list(_Frames(task, files, writer)))
-        unsent = False
-        if task.buckets > 1:
-            bucket = _bucket(task, frames)
-            frames = self._time("split", lambda: list(bucket))
-            unsent = bucket.any_unsent
+        every = _Frames(task, files, writer.prepare_rows)
+        frames: Any
+        if work.shared is not None:
+            frames = self._share(task, work.shared, every)
+        else:
+            frames = self._time("read", lambda: list(every))
+            if task.buckets > 1:
+                bucket = _bucket(task, frames)
+                frames = self._time("split", lambda: list(bucket))
         net = self._time("fold", lambda: fold(task.relation, frames))
         rows = FoldedRows(
             net=net,
@@ -81,7 +86,7 @@ class InProcess:
             frames=frames,
             part=task.bucket,
             in_key_order=True,
-            any_unsent=unsent or bool(net.counts.absent),
+            any_unsent=bool(net.counts.absent),
         )
         batches = self._time("order", lambda: list(chain(rows.deletes(), rows.upserts())))
         staged = self._time("send", lambda: writer.write(_Made(rows, batches)))
@@ -95,6 +100,17 @@ class InProcess:
             absent_columns=rows.absent_columns,
             staged=staged,
         )
+
+    def _share(self, task: Task, directory: Path, every: _Frames) -> list[Any]:
+        """Return a bucket's rows; reading is what the division of the frames reads."""
+
+        def read(ref: FrameRef) -> Any:
+            return self._time("read", lambda: every.read(ref))
+
+        before = self.cpu_s["read"]
+        found = self._time("split", lambda: list(SharedRows(task, directory, read)))
+        self.cpu_s["split"] -= self.cpu_s["read"] - before
+        return found
 
     def _time(self, phase: str, work: Callable[[], Any]) -> Any:
         began = time.process_time()
@@ -135,8 +151,20 @@ class Ran:
         return seconds * 1e6 / self.rows
 
 
-def load(url: str, log: Path, session: Any, *, executors: int, server: int, scratch: Path) -> Ran:
-    """Stage everything that is in a log as one batch, and apply it."""
+def load(
+    url: str,
+    log: Path,
+    session: Any,
+    *,
+    executors: int,
+    server: int,
+    scratch: Path | None,
+    applies: bool = True,
+) -> Ran:
+    """Stage everything that is in a log as one batch, and apply it unless told not to.
+
+    scratch: directory in which buckets share rows; None if each reads all frames.
+    """
     files = next_segments(log, after=-1, count_max=FILES_MAX)
     with open_segment(files[0].path) as first:
         log_id = first.header.log_id
@@ -164,10 +192,10 @@ def load(url: str, log: Path, session: Any, *, executors: int, server: int, scra
         ):
             staged: StagedBatch = stager.stage(files, session, applied=applied)
         with ServerSampler(server) as applying_server:
-            seconds = target.apply(staged)
+            seconds = target.apply(staged) if applies else {"apply": 0.0, "commit": 0.0}
     return Ran(
         rows=staged.counts.changes,
-        stage_s=seconds["stage"],
+        stage_s=staged.seconds["stage"],
         apply_s=seconds["apply"] + seconds["commit"],
         cpu_s=ours.cpu_s,
         staging_server_s=staging_server.cpu_s,
@@ -228,24 +256,46 @@ def job_ms(session: Session, executors: int) -> float:
 def phases(
     fresh: Callable[[], str], log: Path, server: int, scratch: Path, rounds: int
 ) -> dict[int, Phases]:
-    """Measure each phase in this process, by the number of buckets: the minimum of the rounds."""
-    found: dict[int, Phases] = {}
-    for _ in range(rounds):
-        for buckets in PHASE_BUCKETS:
+    """Measure each phase in this process, by the number of buckets: the minimum of the rounds.
+
+    Prints it for buckets that share their rows and for buckets that each read all frames; returns
+    the former. Only the first round applies what is staged: applying takes longest, and its
+    figures are the server's.
+    """
+    found: dict[tuple[bool, int], Phases] = {}
+    url = ""
+    for number in range(rounds):
+        for shares, buckets in product((False, True), PHASE_BUCKETS):
             session = InProcess(server=server)
-            ran = load(fresh(), log, session, executors=buckets, server=server, scratch=scratch)
+            applies = number == 0
+            if applies or number == 1:
+                url = fresh()
+            ran = load(
+                url,
+                log,
+                session,
+                executors=buckets,
+                server=server,
+                scratch=scratch if shares else None,
+                applies=applies,
+            )
             seen = {phase: session.cpu_s[phase] for phase in PHASES}
-            seen |= {"staging": session.server_cpu_s, "applying": ran.applying_server_s}
+            seen |= {"staging": session.server_cpu_s}
+            if applies:
+                seen["applying"] = ran.applying_server_s
             figures = {phase: ran.us(seconds) for phase, seconds in seen.items()}
-            least = found.setdefault(buckets, figures)
-            found[buckets] = {phase: min(least[phase], figures[phase]) for phase in figures}
-    print("| buckets | " + " | ".join(PHASES) + " | all | target, staging | target, applying |")
-    print("|---" * (len(PHASES) + 4) + "|")
-    for buckets, least in found.items():
+            least = found.setdefault((shares, buckets), figures)
+            found[shares, buckets] = least | {
+                phase: min(least[phase], figure) for phase, figure in figures.items()
+            }
+    print("| frames | buckets | " + " | ".join(PHASES) + " | all | target, staging | applying |")
+    print("|---" * (len(PHASES) + 5) + "|")
+    for (shares, buckets), least in sorted(found.items()):
+        way = "divided once" if shares else "read by each"
         ours = [least[phase] for phase in PHASES]
         cells = [*ours, sum(ours), least["staging"], least["applying"]]
-        print(f"| {buckets} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |", flush=True)
-    return found
+        print(f"| {way} | {buckets} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |")
+    return {buckets: least for (shares, buckets), least in found.items() if shares}
 
 
 def measure_costs(
@@ -305,7 +355,7 @@ def spread(rows: int, tables: int, shape: str) -> list[int]:
 
 def main() -> None:
     """Write the logs, then measure, then compute."""
-    flags = arguments(__doc__ or "", changes=600_000, simulated_rows=4_000_000)
+    flags = arguments(__doc__ or "", changes=600_000, simulated_rows=4_000_000, phases_only=0)
     print(f"one hot table, {flags.changes:,} changes ({describe_machine()})")
     with ExitStack() as stack:
         source, target, many = (stack.enter_context(EmbeddedPostgres()) for _ in range(3))
@@ -320,9 +370,11 @@ def main() -> None:
             )
         bench_loader.make_segments(url, folder / "hot", workload.change(url))
         log = folder / "hot" / "log"
-        targets = bench_loader.Targets(target)
+        targets = bench_loader.Targets(target, [Workload()])
         print("\nCPU microseconds per row, in one process:\n")
         found = phases(targets.fresh, log, server, folder, flags.rounds)
+        if flags.phases_only:
+            return
         small = small_tables(many, target, folder, server)
         job = 0.0
         print("\nOn local-cluster, all of Spark's processes counted:\n")

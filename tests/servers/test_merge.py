@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -397,6 +398,33 @@ def test_buckets_share_one_merge_table(
         (133, sum(i for i in range(200) if i % 3))
     ]
     assert result.tables == 1
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_buckets_follow_changed_keys(
+    tmp_path: Path, start: Start, log: LogMaker, monkeypatch: pytest.MonkeyPatch, *, shares: bool
+) -> None:
+    """A key that changes, also into one of another bucket, keeps its unsent values."""
+    monkeypatch.setattr("penstock.load.plan.BUCKET_BYTES", 100)
+    shared = tmp_path / "shared"
+    target = start(
+        f"{TABLE}; insert into public.t select i, 'kept ' || i, i from generate_series(0, 199) i",
+        rows_directory=shared if shares else None,
+    )
+    for i in range(0, 200, 5):
+        log.transaction(update(ITEM, i, None, 1_000, absent=(1,)))
+        log.transaction(update(ITEM, 300 + i, None, 2_000, old=(i, None, None), absent=(1,)))
+        log.transaction(insert(ITEM, i, "second", 3_000))
+        log.transaction(update(ITEM, 600 + i, None, 4_000, old=(300 + i, None, None), absent=(1,)))
+    log.close_segment()
+    target.batch(threads=4)
+    assert target.rows("select id, name, n from public.t order by id") == sorted(
+        [(i, f"kept {i}", i) for i in range(200) if i % 5]
+        + [(i, "second", 3_000) for i in range(0, 200, 5)]
+        + [(600 + i, f"kept {i}", 4_000) for i in range(0, 200, 5)]
+    )
+    assert shared.exists() is shares
+    assert not shares or not list(shared.iterdir())
 
 
 def test_way_of_a_plain_table_is_upsert(start: Start) -> None:

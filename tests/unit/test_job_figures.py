@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from harness.pipelines.changes import relation
+from penstock.codec.ckt import FrameKind
 from penstock.host.clock import RealClock
-from penstock.load.job import TaskOutcome
+from penstock.load.job import TaskOutcome, Work
 from penstock.load.job_figures import (
     JOBS_KEPT,
     REPORT_INTERVAL_S,
@@ -19,9 +20,10 @@ from penstock.load.job_figures import (
     figures_of,
     read_spark_report,
 )
-from penstock.load.plan import Task
+from penstock.load.plan import FrameRef, Task
 from penstock.load.session import Session
 from penstock.load.sql_target import figures
+from penstock.log.frames import place_entry
 from penstock.ports.target import StagedRows
 
 
@@ -75,15 +77,20 @@ def test_the_report_is_written_once_in_a_while(tmp_path: Path) -> None:
     assert report.last[-1].group == "bulk load"
 
 
-@pytest.mark.parametrize("buckets", [1, 3])
-def test_tasks_of_a_batch_are_named_by_table_and_part(buckets: int) -> None:
+@pytest.mark.parametrize(
+    ("buckets", "shared", "read"), [(1, None, 900), (3, None, 900), (3, Path("x"), 300)]
+)
+def test_tasks_of_a_batch_are_named_by_table_and_part(
+    buckets: int, shared: Path | None, read: int
+) -> None:
     """Tasks have the staged rows and the bytes that were read."""
     shape = relation(("id", "integer", "int32"))
+    frame = FrameRef(path=Path("0.ckt"), entry=place_entry(FrameKind.ROWS, 0, 900, 1))
     some = [
         Task(
             phase=0,
             relation=shape,
-            frames=(),
+            frames=(frame,),
             gsn_after=0,
             gsn_upto=9,
             staging="s",
@@ -96,7 +103,9 @@ def test_tasks_of_a_batch_are_named_by_table_and_part(buckets: int) -> None:
         TaskOutcome(phase=0, staging="s", bucket=n, staged=StagedRows(in_table=n + 5), seconds=0.5)
         for n in range(buckets)
     ]
-    found = figures(some, done)
+    works = [Work(task=task, writer=cast("Any", None), shared=shared) for task in some]
+    found = figures(works, done)
+    assert {one.size_bytes for one in found} == {read}
     assert [one.rows for one in found] == [n + 5 for n in range(buckets)]
     assert found[-1].of == ("public.t" if buckets == 1 else "public.t 3/3")
 

@@ -377,7 +377,7 @@ def _relation_of(body: bytes, text_length: int) -> Relation:
 # --- Arrow payloads ----------------------------------------------------------------------------
 
 
-class _Parts:
+class MessageParts:
     """File object that collects the buffers that pyarrow's stream writer writes."""
 
     closed = False
@@ -427,7 +427,7 @@ class MessageEncoder:
 
     def __init__(self, schema: pa.Schema, compression: str | None = "lz4") -> None:
         """Keep the compression: lz4, zstd or None."""
-        self._sink = _Parts()
+        self._sink = MessageParts()
         options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
         self._writer = pa.ipc.new_stream(self._sink, schema, options=options)
         self._schema_written = False

@@ -396,6 +396,22 @@ class DirectoryLock(Lock):
         self.release()
 
 
+@contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a file during the block, after waiting for other processes that have it.
+
+    It is created if needed. The lock ends with the process, however that ends.
+    """
+    with _convert_errors(path, "open"):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+    try:
+        with _convert_errors(path, "lock"):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 class RealFiles(Files):
     """File systems of this machine. See Files for the contracts."""
 

@@ -1,7 +1,8 @@
 """Task code of the Spark job of a batch: read frames, fold, stage. Runs in the workers.
 
 One task fills one merge table (or one bucket of it) over a connection that the worker keeps. A task
-is a pipeline: it reads its frames (here), selects the rows of its bucket (`split.py`), folds them
+is a pipeline: it reads its frames (here), selects the rows of its bucket (`split.py`), or gets them
+from frames that the buckets of a table divide once (`shared_rows.py`), folds them
 (`base/fold.py`), and passes the remaining rows to the writer of the target's engine. It
 never touches a base table: rows of a worker that died are deleted before the next attempt. Not
 here: the list of tasks (`plan.py`), starting the job (`sql_target.py`).
@@ -18,14 +19,16 @@ from typing import ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
+import structlog
 from pyspark import TaskContext
 
 from penstock.base.fold import FoldedRows, fold
 from penstock.codec.ckt import RowsFlag
 from penstock.host import faults
-from penstock.host.files import ReadFile
+from penstock.host.files import FileFailed, ReadFile
 from penstock.load import chunk
 from penstock.load.plan import FrameRef, Task
+from penstock.load.shared_rows import SharedRows
 from penstock.load.shipping import Freight, Shipped
 from penstock.load.split import Bucket
 from penstock.log.frames import FrameReader, read_batch, read_transactions
@@ -36,6 +39,8 @@ from penstock.ports.bulk import ChunkOutcome, ChunkTask
 from penstock.ports.target import Counts, HistoryWriter, StagedRows, StagingWriter
 
 faults.declare("load.copy.before", "load.copy.after")
+
+logger = structlog.get_logger(__name__)
 
 # Frames of a task are kept decoded up to this size; above it they are read twice.
 CACHE_BYTES_MAX = 64 * 2**20
@@ -59,12 +64,21 @@ class Work:
         writer: receives the rows.
         extension: file extension of segments.
         shipped: frames of all tasks of the partition, if workers cannot read the log.
+        shared: directory in which the buckets of the task's table share their rows; None if each
+            bucket reads all frames.
     """
 
     task: Task
     writer: StagingWriter | HistoryWriter
     extension: str = "ckt"
     shipped: Freight | Shipped | None = None
+    shared: Path | None = None
+
+    @property
+    def read_bytes(self) -> int:
+        """Return the size of the frames that the task reads, on average of its table's buckets."""
+        size = self.task.size_bytes
+        return size if self.shared is None else size // self.task.buckets
 
     def open(self, path: Path) -> ReadFile:
         """Open a segment as the worker can read it. Raises FileMissing."""
@@ -162,9 +176,8 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcom
     if task.is_history:
         return _stage_history(work, files, began)
     writer = cast("StagingWriter", work.writer)
-    frames: Iterable[pa.RecordBatch] = _Frames(task, files, writer.prepare_rows)
-    bucket = _bucket(task, frames) if task.buckets > 1 else None
-    frames = frames if bucket is None else bucket
+    every = _Frames(task, files, writer.prepare_rows)
+    frames: Iterable[pa.RecordBatch] = every if task.buckets == 1 else _own_rows(work, every)
     are_few = task.size_bytes <= CACHE_BYTES_MAX * task.buckets
     if are_few:
         frames = list(frames)
@@ -176,7 +189,7 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcom
         frames=frames,
         part=task.bucket,
         in_key_order=are_few,
-        any_unsent=bool(net.counts.absent) if bucket is None else bucket.any_unsent,
+        any_unsent=bool(net.counts.absent) if task.buckets == 1 else _lack_columns(task),
     )
     counts, absent_columns = net.counts, rows.absent_columns
     staged = StagedRows()
@@ -200,8 +213,7 @@ def _stage_history(work: Work, files: dict[Path, FrameReader], began: float) -> 
     task, writer = work.task, cast("HistoryWriter", work.writer)
     frames = _Frames(task, files, _Commits(task, files).add)
     faults.point("load.copy.before")
-    any_unsent = any(ref.entry.flags & RowsFlag.ABSENT for ref in task.frames)
-    staged = writer.write_changes(frames, any_unsent=any_unsent)
+    staged = writer.write_changes(frames, any_unsent=_lack_columns(task))
     faults.point("load.copy.after")
     return TaskOutcome(
         phase=task.phase,
@@ -210,6 +222,11 @@ def _stage_history(work: Work, files: dict[Path, FrameReader], began: float) -> 
         staged=staged,
         seconds=time.monotonic() - began,
     )
+
+
+def _lack_columns(task: Task) -> bool:
+    """Return whether the source left out columns of some row, in whichever bucket."""
+    return any(ref.entry.flags & RowsFlag.ABSENT for ref in task.frames)
 
 
 class _Commits:
@@ -228,8 +245,18 @@ class _Commits:
         return self._transactions.add_commit(rows)
 
 
+def _own_rows(work: Work, every: _Frames) -> Iterable[pa.RecordBatch]:
+    """Return the rows of the task's bucket, one of several."""
+    if work.shared is not None:
+        try:
+            return SharedRows(work.task, work.shared, every.read)
+        except FileFailed as error:
+            logger.warning("each bucket reads all frames", reason=error.message)
+    return _bucket(work.task, every)
+
+
 def _bucket(task: Task, frames: Iterable[pa.RecordBatch]) -> Bucket:
-    """Return the task's own rows of its table's frames."""
+    """Return the task's own rows, which are chosen from all of its table's frames."""
     changes_keys = any(ref.entry.updates_with_before for ref in task.frames)
     if changes_keys and task.size_bytes <= CACHE_BYTES_MAX:
         frames = list(frames)  # they are looked at twice
@@ -256,9 +283,10 @@ class _Frames:
         self._files = files
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return map(self._read, self._task.frames)
+        return map(self.read, self._task.frames)
 
-    def _read(self, ref: FrameRef) -> pa.RecordBatch:
+    def read(self, ref: FrameRef) -> pa.RecordBatch:
+        """Return the rows of one frame that count."""
         # All frames of a task have its relation's shape.
         batch = read_batch(self._files[ref.path], ref.entry, self._task.relation)
         chosen = cut(

@@ -25,12 +25,13 @@ NAMES_SHOWN_MAX = 5
 # What a task costs, to share tasks out: a fixed part, and bytes of frames read.
 TASK_COST_BYTES = 60_000
 PARTITION_COST_BYTES = 1_000_000
-# How much a bucket has at least. Each bucket reads the frames of all, and where the servers share
-# the machine there is no processor that would be idle otherwise.
+# How much a bucket has at least. Several buckets cost more for the same rows (`shared_rows.py`,
+# `split.py`), and where the servers share the machine there is no processor that would be idle
+# otherwise.
 BUCKET_BYTES = 48 * 2**20
 CLUSTER_BUCKET_BYTES = 4 * 2**20
-# Reading a row and telling whose it is costs a tenth of what else is done for it. More buckets
-# would spend more than they spare: the target applies a table in one session, which is slower.
+# On a cluster each bucket reads the frames of all: more buckets would spend more than they spare.
+# The target applies a table in one session, which is slower.
 BUCKETS_MAX = 8
 
 

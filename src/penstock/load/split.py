@@ -1,16 +1,18 @@
 """Select the rows of a table's frames that belong to a bucket, before they are folded. Pure.
 
-Every bucket of a table reads all frames, because the rows of one key are in many of them, and keeps
-the rows whose key has its hash. Reading is the cheap part: folding, ordering and sending are done
-once for each row, for any number of buckets. A row that changes its key belongs to two keys. All
-keys that are connected in this way belong to one bucket, so each fold sees all changes of a row.
-Equal keys (see `fold.py`) have equal hashes. Keys that only share a hash share a bucket, which is
-harmless.
+A bucket has the rows whose key has its hash; the rows of one key are in many frames. `Bucket` reads
+all frames of the table. Where tasks share a disk, `shared_rows.py` divides each frame once for all
+buckets, by the same hashes. Folding, ordering and sending are done once for each row, for any
+number of buckets.
+
+A row that changes its key belongs to two keys. All keys that are connected in this way belong to
+one bucket, so each fold sees all changes of a row. Equal keys (see `fold.py`) have equal hashes.
+Keys that only share a hash share a bucket, which is harmless.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,21 +51,20 @@ class Bucket:
         self._frames = frames
         self._number = number
         self._count = count
-        self._linked, self._roots = _together(relation, frames if changes_keys else ())
-        self.any_unsent = False  # a row of any bucket, as far as they were read, lacks columns
+        self._links = Links(
+            [
+                find_changed(*key_hashes(relation, frame))
+                for frame in (frames if changes_keys else ())
+            ]
+        )
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield our rows of each frame, possibly none."""
         for frame in self._frames:
-            absent = frame.column("absent")
-            self.any_unsent |= absent.null_count < len(absent)
             yield frame.filter(pa.array(self._is_ours(frame)))
 
     def _is_ours(self, frame: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        _, hashes = key_hashes(self._relation, frame)
-        if len(self._linked):
-            at = np.minimum(np.searchsorted(self._linked, hashes), len(self._linked) - 1)
-            hashes = np.where(self._linked[at] == hashes, self._roots[at], hashes)
+        hashes = self._links.resolve(key_hashes(self._relation, frame)[1])
         ours: npt.NDArray[np.bool_] = hashes % np.uint64(self._count) == self._number
         return ours
 
@@ -84,29 +85,49 @@ def key_hashes(relation: Relation, frame: pa.RecordBatch) -> tuple[Hashes, Hashe
     return origin, np.where(op == Op.DELETE, origin, destination)
 
 
-def _together(relation: Relation, frames: Iterable[pa.RecordBatch]) -> tuple[Hashes, Hashes]:
-    """Return the hashes of keys that changed into each other, ascending, and for each their common
-    one.
+def find_changed(origin: Hashes, destination: Hashes) -> Hashes:
+    """Return the hashes of the keys before and after those changes that change a key."""
+    changed = origin != destination
+    return np.stack([origin[changed], destination[changed]])
+
+
+class Links:
+    """Keys that changed into each other, directly or in several steps, and so belong together.
+
+    Attributes:
+        hashes: of such keys, ascending.
     """
-    pairs = []
-    for frame in frames:
-        origin, destination = key_hashes(relation, frame)
-        changed = origin != destination
-        pairs.append(np.stack([origin[changed], destination[changed]]))
-    if not sum(pair.shape[1] for pair in pairs):
-        return np.empty(0, np.uint64), np.empty(0, np.uint64)
-    linked, numbers = np.unique(np.concatenate(pairs, axis=1), return_inverse=True)
-    left, right = numbers.reshape(2, -1)
-    root = np.arange(len(linked))
-    while True:
-        low = np.minimum(root[left], root[right])
-        found = root.copy()
-        np.minimum.at(found, root[left], low)
-        np.minimum.at(found, root[right], low)
-        found = found[found]
-        if (found == root).all():
-            return linked, linked[root]
-        root = found
+
+    def __init__(self, changed: Sequence[Hashes]) -> None:
+        """Connect keys. changed: see `find_changed`."""
+        self.hashes = self._roots = np.empty(0, np.uint64)
+        if not sum(pair.shape[1] for pair in changed):
+            return
+        self.hashes, numbers = np.unique(np.concatenate(changed, axis=1), return_inverse=True)
+        left, right = numbers.reshape(2, -1)
+        root = np.arange(len(self.hashes))
+        while True:
+            low = np.minimum(root[left], root[right])
+            found = root.copy()
+            np.minimum.at(found, root[left], low)
+            np.minimum.at(found, root[right], low)
+            found = found[found]
+            if (found == root).all():
+                break
+            root = found
+        self._roots = self.hashes[root]
+
+    def resolve(self, hashes: Hashes) -> Hashes:
+        """Return for each key's hash the hash that all keys have that belong together with it."""
+        if not len(self.hashes):
+            return hashes
+        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+        return np.where(self.hashes[at] == hashes, self._roots[at], hashes)
+
+    def cross(self, count: int) -> bool:
+        """Return whether keys belong together whose own hashes are of different buckets."""
+        divisor = np.uint64(count)
+        return bool((self.hashes % divisor != self._roots % divisor).any())
 
 
 # --- hashes -------------------------------------------------------------------------------------
@@ -143,6 +164,8 @@ def _numbers(column: Any) -> Hashes:
         numbers = _of_bytes(column, kind.bit_width // 8)
     else:
         return np.zeros(len(column), np.uint64)  # a type that no key has
+    if not column.null_count:
+        return numbers
     return np.where(np.asarray(column.is_valid()), numbers, np.uint64(0))
 
 
@@ -172,9 +195,11 @@ def _of_floats(column: Any) -> Hashes:
 def _of_bytes(column: Any, width: int) -> Hashes:
     data = np.frombuffer(column.buffers()[1], np.uint8)
     rows = data[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
-    padded = np.zeros((len(column), -(-width // _WORD_BYTES) * _WORD_BYTES), np.uint8)
-    padded[:, :width] = rows
-    words = padded.view(np.uint64)
+    if width % _WORD_BYTES:
+        padded = np.zeros((len(column), -(-width // _WORD_BYTES) * _WORD_BYTES), np.uint8)
+        padded[:, :width] = rows
+        rows = padded
+    words = rows.view(np.uint64)
     found = words[:, 0]
     for place in range(1, words.shape[1]):
         found = _mix(found, words[:, place])

@@ -37,6 +37,7 @@ from penstock.load.plan import (
     share_out,
 )
 from penstock.load.session import Session, SparkJobFailed
+from penstock.load.shared_rows import open_directories
 from penstock.load.shipping import Freight, spread
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment, SegmentOpener
@@ -314,19 +315,26 @@ class Stager(BatchStager):
         Spark's web pages.
         """
         extension = self._options.extension
-        works = [
-            [
-                Work(task=task, writer=writers[task.staging], extension=extension, shipped=shipped)
-                for task in partition
-            ]
-            for partition in share_out(tasks, partitions_max=self._options.threads_max)
-            for shipped in [self._freight(partition)]
-        ]
-        size = sum(ref.entry.length_bytes for task in tasks for ref in task.frames)
         tables = list_names(dict.fromkeys(task.table for task in tasks))
-        doing = f"{doing}: {tables}, {size:,} bytes of the log read"
         way = {"spread": spread} if self._options.ships_frames else {}
-        outcomes = session.run(works, run_tasks, description=doing, **way) if tasks else []
+        with open_directories(self._options.rows_directory, tasks) as shared:
+            works = [
+                [
+                    Work(
+                        task=task,
+                        writer=writers[task.staging],
+                        extension=extension,
+                        shipped=shipped,
+                        shared=shared.get(task.staging),
+                    )
+                    for task in partition
+                ]
+                for partition in share_out(tasks, partitions_max=self._options.threads_max)
+                for shipped in [self._freight(partition)]
+            ]
+            size = sum(one.read_bytes for works_together in works for one in works_together)
+            doing = f"{doing}: {tables}, {size:,} bytes of the log read"
+            outcomes = session.run(works, run_tasks, description=doing, **way) if tasks else []
         for outcome in outcomes:
             if outcome.error is not None:
                 raise outcome.error
@@ -337,7 +345,7 @@ class Stager(BatchStager):
                 hint="Look at spark.log in the run directory.",
             )
         if tasks:
-            session.tell(doing, figures(tasks, outcomes))
+            session.tell(doing, figures([one for some in works for one in some], outcomes))
         found: dict[str, list[TaskOutcome]] = {}
         for outcome in sorted(outcomes, key=lambda one: one.bucket):
             found.setdefault(outcome.staging, []).append(outcome)
@@ -413,12 +421,10 @@ class Stager(BatchStager):
         )
 
 
-def figures(tasks: Sequence[Task], outcomes: Sequence[TaskOutcome]) -> list[TaskFigures]:
+def figures(works: Sequence[Work], outcomes: Sequence[TaskOutcome]) -> list[TaskFigures]:
     """Return the figures of each task."""
-    sizes = {
-        (task.staging, task.bucket): sum(ref.entry.length_bytes for ref in task.frames)
-        for task in tasks
-    }
+    tasks = [work.task for work in works]
+    sizes = {(work.task.staging, work.task.bucket): work.read_bytes for work in works}
     names = {task.staging: str(task.table) for task in tasks}
     parts = {task.staging: task.buckets for task in tasks}
     return [
