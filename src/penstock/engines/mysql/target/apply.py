@@ -48,7 +48,7 @@ from penstock.engines.mysql.target.refusals import (
     value_refused,
 )
 from penstock.engines.mysql.target.reshape import Changes, Reshaping, types_of
-from penstock.engines.mysql.target.row_events import RowsFile, files_of, pieces_of
+from penstock.engines.mysql.target.rows_files import RowsFile, files_of, pieces_of
 from penstock.engines.mysql.target.send import PACKET_BYTES, load_local
 from penstock.engines.mysql.target.target import (
     TargetTable,
