@@ -16,7 +16,7 @@ from harness.pipelines.loader import Applying, LogMaker
 from harness.pipelines.loading import add
 from harness.pipelines.merge import ITEM, delete, insert, update
 from harness.servers.both_ways import batches_both_ways, both_results, both_tables
-from penstock.engines.mysql.target.row_events import RowsFile, files_of
+from penstock.engines.mysql.target.rows_files import RowsFile, files_of
 from penstock.model import MarkerKind, TableName
 from penstock.ports.target import StagingChanged
 from plugins.mysql_loader import COUNTED, ITEMS, MyStart, Target, run_killed

@@ -15,9 +15,9 @@ from harness.pipelines.loader import Applying, LogMaker
 from harness.pipelines.loading import Running
 from harness.pipelines.merge import ITEM, delete, insert, update
 from harness.servers.both_ways import batches_both_ways, both_results, both_tables
-from penstock.engines.mysql.target import row_events
+from penstock.engines.mysql.target import rows_files
 from penstock.engines.mysql.target.refusals import RowsUnexpected
-from penstock.engines.mysql.target.row_events import RowsFile
+from penstock.engines.mysql.target.rows_files import RowsFile
 from penstock.load.sql_target import StagedBatch
 from penstock.model import MarkerKind, PenstockError, TableName
 from penstock.ports.target import StagingChanged, UniqueBlocked, ValueRefused
@@ -34,7 +34,7 @@ def files_of(staged: StagedBatch, *, events: bool = True) -> list[RowsFile]:
         file
         for phase in staged.phases
         for spec in phase.merges
-        for file in row_events.files_of(spec)
+        for file in rows_files.files_of(spec)
     ]
     assert all((file.events is not None) is events for file in found)
     return found

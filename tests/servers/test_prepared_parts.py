@@ -93,7 +93,7 @@ def test_a_part_that_another_process_has_committed_is_no_error(place: Place) -> 
 
 
 def test_reset_ends_parts_before_it_drops_what_they_lock(place: Place) -> None:
-    """A decided part is committed, since the target is said to have it; others are rolled back."""
+    """Parts whose commit is decided are committed, others are rolled back."""
     place.run("create table wirekite.a_wkm (n int)")
     prepare(place, 1, decide(place, commits=True))
     with psycopg.connect(place.url, autocommit=True) as connection:

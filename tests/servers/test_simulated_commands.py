@@ -165,7 +165,7 @@ def test_a_pipeline_file_is_written(
 def test_a_plan_has_the_types_of_the_other_side(
     places: tuple[Place, Place], engine: str, tmp_path: Path
 ) -> None:
-    """Both directions may run, and a type that the target creates is one that it has."""
+    """Both directions can run, and each type that is created exists at the target."""
     captured, other = places
     facts = FACTS[engine]
     run_own(captured, facts.planned)

@@ -22,8 +22,7 @@ from penstock.control.pipeline import table_requests
 from penstock.control.pipeline.actions import StopRequest
 from penstock.control.run import bulk_load, demo, supervisor
 from penstock.control.run.child_ends import HalfFailed, HalfKilled
-from penstock.control.verify import verify
-from penstock.control.verify.verify import RepairUnequal
+from penstock.control.verify.repair import Repair, RepairUnequal
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.unsupported import ChangesMissing, TransactionUndone
 from penstock.engines.postgres.source.source_identity import ServerTooOld, identify
@@ -113,7 +112,7 @@ def test_a_segment_of_another_log_is_foreign(stager: Stager) -> None:
 
 def test_a_repair_that_does_not_make_equal_is_refused(config: Config) -> None:
     """The rows are summed again before the commit: a remaining difference rolls everything back."""
-    made = verify.Repair(
+    made = Repair(
         config=config,
         source=SimpleNamespace(),  # type: ignore[arg-type]
         target=SimpleNamespace(dialect=SimpleNamespace(bucket_query=lambda *_: "select")),  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from penstock.codec.postgres.lsn import LSN_MAX, Lsn
 from penstock.engines.mysql.connect import ServerVersion
 from penstock.engines.mysql.source.prepared import PreparedFiles
 from penstock.engines.mysql.source.unsupported import StreamUnexpected
-from penstock.engines.mysql.target.row_events import RowsFile, pieces_of
+from penstock.engines.mysql.target.rows_files import RowsFile, pieces_of
 from penstock.host import socket as sockets
 from penstock.host.errors import ConnectionLost
 from penstock.host.files import REAL_FILES

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from penstock.engines.mysql.target.row_events import RowsFiles
+from penstock.engines.mysql.target.rows_files import RowsFiles
 
 
 def test_a_folder_per_place_until_the_next_batch_there(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from penstock.codec.types import Server
 from penstock.model import Column, ComputedColumn, Relation, TableName
 from penstock.model.policies import ChangeKind
-from penstock.ports.registry import PartName
+from penstock.ports.registry import PartName, engine_with_types
 from penstock.ports.target import TableRecord
 
 DROPPED_ID = 2**31  # larger than any identity from a source
@@ -33,6 +34,11 @@ class TypeRules:
 
 
 TYPE_RULES_PART: PartName[TypeRules] = PartName("type_rules")
+
+
+def type_rules_of(source_engine: str) -> TypeRules:
+    """Return the rules for the types of an engine. source_engine: its name in a log, or empty."""
+    return engine_with_types(Server.from_log(source_engine).engine).part(TYPE_RULES_PART)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,7 @@ def rows_in(url: str, table: str) -> int | None:
 
 @contextmanager
 def written_to(node: LiveNode, cache: str, keys: int) -> Iterator[Callable[[], None]]:
-    """Put and remove keys of a cache during the block; yield a function that stops it."""
+    """Put and remove keys of a cache during the block; yield a function that stops this."""
     ended = threading.Event()
     failed: list[BaseException] = []
 

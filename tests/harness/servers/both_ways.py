@@ -10,7 +10,7 @@ from typing import Any
 from harness.pipelines.changes import relation
 from harness.pipelines.loader import Applying, LogMaker
 from harness.pipelines.merge import insert, update
-from penstock.engines.mysql.target.row_events import files_of
+from penstock.engines.mysql.target.rows_files import files_of
 from penstock.load.sql_target import StagedBatch
 from plugins.mysql_loader import MyStart
 

@@ -20,18 +20,16 @@ from penstock.engines.lake.format import ChangeKind as LakeChangeKind
 from penstock.engines.lake.refusals import value_refused
 from penstock.model import Column, Relation, TableName
 from penstock.model.policies import ChangeKind, Policies, Policy
-from penstock.ports.registry import engine_with_types
 from penstock.ports.target import ShapeNotApplicable, ShapeNote, TableRecord
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
-    TYPE_RULES_PART,
     ShapeChange,
-    TypeRules,
     column_renames,
     has_ids,
     is_applied,
     names_in_the_way,
     shape_changes,
+    type_rules_of,
     under_new_names,
     with_copied_ids,
     with_names,
@@ -90,11 +88,6 @@ class ShapePlan:
         return bool(self.fills or self.casts)
 
 
-def types_of(source_engine: str) -> TypeRules:
-    """Return the type rules of this source."""
-    return engine_with_types(source_engine or "postgresql").part(TYPE_RULES_PART)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
     """Planner of the changes of one table.
@@ -140,7 +133,7 @@ class _Planning:
         self._snapshot = snapshot
         self._columns = list(shape.columns)
         self._next_field_id = shape.next_field_id
-        self._types = types_of(planner.source_engine)
+        self._types = type_rules_of(planner.source_engine)
         self._drift = SchemaDrift.of(shape.record)
         self._changes: list[Change] = []
         self._fills: dict[str, str] = {}

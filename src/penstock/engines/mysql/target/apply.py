@@ -47,8 +47,8 @@ from penstock.engines.mysql.target.refusals import (
     apply_error,
     value_refused,
 )
-from penstock.engines.mysql.target.reshape import Changes, Reshaping, types_of
-from penstock.engines.mysql.target.row_events import RowsFile, files_of, pieces_of
+from penstock.engines.mysql.target.reshape import Changes, Reshaping
+from penstock.engines.mysql.target.rows_files import RowsFile, files_of, pieces_of
 from penstock.engines.mysql.target.send import PACKET_BYTES, load_local
 from penstock.engines.mysql.target.target import (
     TargetTable,
@@ -79,6 +79,7 @@ from penstock.sql.shape_changes import (
     is_applied,
     renamed_columns,
     replaced_columns,
+    type_rules_of,
     with_copied_ids,
 )
 from penstock.sql.state_store import Records, applied_by_another
@@ -294,7 +295,7 @@ class MySQLTarget(SqlTarget):
 
     def _reshaping(self, source: TableName) -> Reshaping:
         name = self._target_name(source)
-        types = types_of(self._source_engine)
+        types = type_rules_of(self._source_engine)
         return Reshaping(
             self._policies,
             types,

@@ -51,14 +51,12 @@ from penstock.engines.mysql.target.refusals import RowsUnexpected, apply_error
 from penstock.engines.mysql.target.row_events import (
     EventTable,
     NotExact,
-    RowsFile,
-    StagedFile,
     event_column,
     format_statement,
-    pieces_of,
     statements,
 )
 from penstock.engines.mysql.target.rows import FIELDS, lines
+from penstock.engines.mysql.target.rows_files import RowsFile, StagedFile, pieces_of
 from penstock.engines.mysql.target.send import FILE_NAME, Destination, send
 from penstock.engines.mysql.target.target import (
     BYTES,

@@ -23,7 +23,7 @@ from penstock.codec.types import Mapping as Mapped
 from penstock.codec.types import fill_template
 from penstock.engines.mysql.connect import quote
 from penstock.engines.mysql.target.layout import ENUM, SHORT_TEXT, TEXT, MergeLayout, template_for
-from penstock.engines.mysql.target.row_events import RowsFile
+from penstock.engines.mysql.target.rows_files import RowsFile
 from penstock.engines.mysql.target.target import BYTES, TargetColumn, TargetIndex, TargetTable
 from penstock.model import Column, Relation
 from penstock.ports.target import SCHEMA, Counts, KeyNotInTarget

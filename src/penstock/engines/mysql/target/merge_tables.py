@@ -19,7 +19,7 @@ from penstock.engines.mysql.target.claims import end_workers
 from penstock.engines.mysql.target.direct import DirectTables, MySQLMergeWriter, UnsureTables
 from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.engines.mysql.target.progress import NAME_LENGTH_MAX, MySQLProgress, transaction
-from penstock.engines.mysql.target.row_events import RowsFiles
+from penstock.engines.mysql.target.rows_files import RowsFiles
 from penstock.engines.mysql.target.send import NOT_ALLOWED, Destination, without_log
 from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import PenstockError, Relation, TableName

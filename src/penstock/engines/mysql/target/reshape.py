@@ -17,7 +17,6 @@ from penstock.engines.mysql.target.target import TargetTable
 from penstock.host import faults
 from penstock.model import PenstockError, Relation
 from penstock.model.policies import ChangeKind, Policies, Policy
-from penstock.ports.registry import engine_with_types
 from penstock.ports.target import (
     ShapeNotApplicable,
     ShapeNote,
@@ -27,7 +26,6 @@ from penstock.ports.target import (
 )
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
-    TYPE_RULES_PART,
     ShapeChange,
     TypeRules,
     column_renames,
@@ -38,11 +36,6 @@ from penstock.sql.shape_changes import (
 )
 
 logger = structlog.get_logger(__name__)
-
-
-def types_of(source_engine: str) -> TypeRules:
-    """Return the type rules of this source."""
-    return engine_with_types(source_engine or "postgresql").part(TYPE_RULES_PART)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,7 +147,7 @@ def name_bytes_max(version: Sequence[int]) -> int:
 
 
 def open_session(url: str) -> Connection:
-    """Connect for statements of penstock, each of which commits outside of a transaction.
+    """Connect for penstock's own statements. Outside a transaction each one commits at once.
 
     Raises the typed errors of a connection.
     """

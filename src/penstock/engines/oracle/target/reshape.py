@@ -23,28 +23,22 @@ from penstock.host import faults
 from penstock.host.errors import StatementFailed
 from penstock.model import PenstockError, Relation, TableName
 from penstock.model.policies import ChangeKind, Policy
-from penstock.ports.registry import engine_with_types
 from penstock.ports.target import ShapeNotApplicable, ShapeNote, TableRecord, ValueRefused
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
-    TYPE_RULES_PART,
     ShapeChange,
     TypeRules,
     column_renames,
     computed_changes,
     names_in_the_way,
     shape_changes,
+    type_rules_of,
     under_new_names,
     with_names,
 )
 from penstock.sql.table_alterer import Alteration
 
 logger = structlog.get_logger(__name__)
-
-
-def rules_of(source_engine: str) -> TypeRules:
-    """Return the rules for types of the source's engine, as a log names it."""
-    return engine_with_types(source_engine or "postgresql").part(TYPE_RULES_PART)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +66,7 @@ class Reshaping:
         for a name that Oracle cannot have.
         """
         check_names(self.relation)
-        record, types = self.record, rules_of(self.target.translation.engine)
+        record, types = self.record, type_rules_of(self.target.translation.engine)
         leaving, coming = computed_changes(record, self.relation)
         for change in [*leaving, *self._changes(record, types), *coming]:
             self.target.policies.check(change.kind, change.what, table=str(self.name))
@@ -83,7 +77,7 @@ class Reshaping:
         Raises ShapeNotApplicable and the server's errors.
         """
         target, record, relation = self.target, self.record, self.relation
-        types = rules_of(target.translation.engine)
+        types = type_rules_of(target.translation.engine)
         leaving, coming = computed_changes(record, relation)
         self._execute_all(self._alterer(record).finish_started())
         aside = self._names_in_the_way()

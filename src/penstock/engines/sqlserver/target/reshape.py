@@ -19,28 +19,22 @@ from penstock.engines.sqlserver.target.session import ApplySession
 from penstock.host.errors import StatementFailed
 from penstock.model import PenstockError, Relation, TableName
 from penstock.model.policies import ChangeKind, Policy
-from penstock.ports.registry import engine_with_types
 from penstock.ports.target import ShapeNotApplicable, ShapeNote, TableRecord, ValueRefused
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
-    TYPE_RULES_PART,
     ShapeChange,
     TypeRules,
     column_renames,
     computed_changes,
     names_in_the_way,
     shape_changes,
+    type_rules_of,
     under_new_names,
     with_names,
 )
 from penstock.sql.table_alterer import Alteration
 
 logger = structlog.get_logger(__name__)
-
-
-def rules_of(source_engine: str) -> TypeRules:
-    """Return the rules for types of the source's engine, as a log names it."""
-    return engine_with_types(source_engine or "postgresql").part(TYPE_RULES_PART)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +64,7 @@ class Reshaping:
         """
         target, record, relation = self.target, self.record, self.relation
         computed = [column.name for column in self._table.columns if column.is_generated]
-        types = rules_of(target.translation.engine)
+        types = type_rules_of(target.translation.engine)
         leaving, coming = computed_changes(record, relation)
         for change in [*leaving, *self._changes(record, types, computed), *coming]:
             target.policies.check(change.kind, change.what, table=str(self.name))
