@@ -40,7 +40,7 @@ def main() -> int:
     with ExitStack() as stack:
         servers = SharedServers(stack)
         while done < flags.kills:
-            way = ways[(seed - flags.seed) % len(ways)]
+            way = ways[seed % len(ways)]
             kills = draw(random.Random(seed), way, min(flags.per_story, flags.kills - done))
             with (
                 tempfile.TemporaryDirectory(prefix="penstock-parts-") as folder,

@@ -213,7 +213,7 @@ def test_pk27_a_batch_that_was_cut_short(
     assert find_by_code(config, "PK27") == []
 
 
-def shown(status: Status) -> str:
+def print_status(status: Status) -> str:
     """Return the output of `penstock status`."""
     out = Console(file=StringIO(), width=200)
     show_status(status, out)
@@ -230,16 +230,16 @@ def test_status_names_what_is_left_of_a_batch(
         progress.ensure_tables()
         progress.ensure_ahead()  # type: ignore[attr-defined]
     run_in_target("insert into wirekite.wirekite_log (log_id) values ('ours')")
-    assert "applied in part" not in shown(read_status(config))
+    assert "applied in part" not in print_status(read_status(config))
     for number in range(SHOWN_MAX + 2):
         values = f"'ours', 'public', 't{number}', 7"
         run_in_target(f"insert into wirekite.wirekite_ahead values ({values})")
     status = read_status(config)
     names = ", ".join(f"public.t{number}" for number in range(SHOWN_MAX))
     line = f"only these tables have its changes: {names} and 2 more; start the loader"
-    assert f"a batch is applied in part: {line}" in " ".join(shown(status).split())
+    assert f"a batch is applied in part: {line}" in " ".join(print_status(status).split())
     loading = (replace(one, pid=1 if one.name == "load" else None) for one in status.processes)
-    assert "applied in part" not in shown(replace(status, processes=tuple(loading)))
+    assert "applied in part" not in print_status(replace(status, processes=tuple(loading)))
     prepared = replace(status.target, unfinished=Unfinished(prepared=("penstock ours 1",)))
     line = "prepared transactions keep locks: 'penstock ours 1'; start the loader"
-    assert f"a batch is applied in part: {line}" in shown(replace(status, target=prepared))
+    assert f"a batch is applied in part: {line}" in print_status(replace(status, target=prepared))

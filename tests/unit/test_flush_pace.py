@@ -1,4 +1,4 @@
-"""How often an extractor makes changes durable while they arrive without a pause."""
+"""Interval between the flushes of an extractor while changes arrive without a pause."""
 
 from __future__ import annotations
 
