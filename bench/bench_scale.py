@@ -258,9 +258,9 @@ def phases(
 ) -> dict[int, Phases]:
     """Measure each phase in this process, by the number of buckets: the minimum of the rounds.
 
-    Prints it for buckets that share their rows and for buckets that each read all frames; returns
-    the former. Only the first round applies what is staged: applying takes longest, and its
-    figures are the server's.
+    Prints it for buckets that share their rows, as on one machine, and for buckets that each read
+    all frames, as on a cluster; returns the latter. Only the first round applies what is staged:
+    applying takes longest, and its figures are the server's.
     """
     found: dict[tuple[bool, int], Phases] = {}
     url = ""
@@ -295,7 +295,7 @@ def phases(
         ours = [least[phase] for phase in PHASES]
         cells = [*ours, sum(ours), least["staging"], least["applying"]]
         print(f"| {way} | {buckets} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |")
-    return {buckets: least for (shares, buckets), least in found.items() if shares}
+    return {buckets: least for (shares, buckets), least in found.items() if not shares}
 
 
 def measure_costs(
@@ -389,7 +389,7 @@ def main() -> None:
                         session,
                         executors=executors,
                         server=server,
-                        scratch=folder,
+                        scratch=None,
                     )
                     for _ in range(flags.rounds)
                 ]

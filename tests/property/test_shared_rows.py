@@ -238,7 +238,7 @@ def test_a_bucket_waits_for_the_divider() -> None:
 
 
 def test_a_killed_dividers_group_is_divided_again() -> None:
-    """Its file has no name yet, and its lock ended with it."""
+    """The file has no name yet, and the lock ended with its holder."""
     frames = rows_of(400)
     with new_directory() as directory:
         child = os.fork()
@@ -289,7 +289,7 @@ def test_directories_of_a_batch(tmp_path: Path) -> None:
 
 
 def test_no_directory_is_needed(tmp_path: Path) -> None:
-    """On a cluster, or where none can be created, each bucket reads all frames."""
+    """Each bucket reads all frames on a cluster, or where none can be created."""
     hot = [rows_of(10).task(bucket, 2) for bucket in range(2)]
     with open_directories(None, hot) as found:
         assert found == {}
