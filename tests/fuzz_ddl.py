@@ -75,7 +75,7 @@ class Fuzzing:
         numbers = [number for number in range(count) if flags.only in ("", f"{seed}.{number}")]
 
         def choose_authors() -> list[AnyAuthor]:
-            written = authors(self._pair[0], seed, count, flags.features)
+            written = authors(self._pair, seed, count, flags.features)
             return [written[number] for number in numbers]
 
         outcomes = self._play(choose_authors, seed, cures=True)

@@ -107,7 +107,7 @@ def test_source_and_lake_are_equal_at_the_end(
 def _play_draw(servers: Running, folder: Path, pair: tuple[str, str], count: int) -> None:
     seed = os.environ.get(SEED) or commit() or "0"
     outcomes = run_histories(
-        servers, folder, pair, lambda: authors(pair[0], seed, count, FEATURES), seed
+        servers, folder, pair, lambda: authors(pair, seed, count, FEATURES), seed
     )
     wrong = [
         f"history {seed}.{number}: {one.end} {one.code} {one.reason}\n"

@@ -335,6 +335,23 @@ def test_keys_ignore_case_and_trailing_blanks(client: Any) -> None:
     assert run(client, "SELECT k FROM dbo.t WHERE k = N'A'") == [("a ",)]
 
 
+def test_rows_of_other_types_are_the_same(connection: Any) -> None:
+    """Rows are compared whole by values: 7 and 7.00, a day and its midnight, 'x' and 'x '."""
+    run(connection, "CREATE TABLE dbo.a (n decimal(5,2), d date, t nvarchar(9), c char(3), b int)")
+    run(
+        connection,
+        "CREATE TABLE dbo.b (n int, d datetime2(3), t nvarchar(9), c nvarchar(9), b int)",
+    )
+    run(
+        connection,
+        "INSERT INTO dbo.a VALUES (7, '2026-03-04', N'x', 'y', NULL), (8, NULL, N'', '', 1)",
+    )
+    run(connection, "INSERT INTO dbo.b VALUES (7, '2026-03-04', N'x ', N'y', NULL)")
+    same = "SELECT a.n, a.d, a.t, a.c, a.b INTERSECT SELECT b.n, b.d, b.t, b.c, b.b"
+    found = run(connection, f"SELECT a.n FROM dbo.a a JOIN dbo.b b ON EXISTS ({same})")
+    assert found == [(Decimal(7),)]
+
+
 def test_a_binary_collation_tells_case_apart(client: Any) -> None:
     """Two keys are 'a' and 'A' under BIN2; trailing blanks still do not count."""
     run(client, "CREATE TABLE dbo.t (k nvarchar(9) COLLATE Latin1_General_100_BIN2 PRIMARY KEY)")

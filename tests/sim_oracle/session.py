@@ -15,6 +15,7 @@ from typing import Any
 from sim_oracle import changes, definitions
 from sim_oracle.columns import Column
 from sim_oracle.constraints import check_changes
+from sim_oracle.conversions import convert_value
 from sim_oracle.database import Database
 from sim_oracle.ddl_text import Words
 from sim_oracle.errors import Blocked, OraError
@@ -293,8 +294,8 @@ class Session:
             raise OraError(54)
 
     def value_of(self, column: Column) -> Any:
-        """Return the value of a column's default."""
-        return changes.evaluate(self, column.default or "NULL")
+        """Return the value of a column's default, in the form that the model has for the column."""
+        return convert_value(column, changes.evaluate(self, column.default or "NULL"), self.nls)
 
     # ------------------------------------------------------------------ statements
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from itertools import product
 from typing import Any
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from harness.pipelines.changes import Change, batch, relation
-from penstock.base.fold import Fold, FoldedRows, LogInconsistent, encode
+from penstock.base.fold import Fold, FoldedRows, LogInconsistent, RowUnidentified, encode
 from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.load.job import cut
 from penstock.model import Identity, Relation
@@ -197,6 +198,18 @@ def test_table_without_a_key_needs_whole_images() -> None:
     shape = relation(("v", "integer", "int32"), key=(), identity=Identity.FULL)
     with pytest.raises(LogInconsistent):
         fold_changes(shape, change("U", 1, after=(1,)))
+
+
+def test_a_table_without_a_key_of_which_old_values_are_not_sent() -> None:
+    """The error names the column, and says that a key is needed."""
+    shape = relation(
+        ("v", "integer", "int32"), ("large", "text", "string"), key=(), identity=Identity.FULL
+    )
+    shape = replace(shape, before=(0,))
+    with pytest.raises(RowUnidentified) as caught:
+        fold_changes(shape, change("D", 1, before=(1,)))
+    assert "old values of large" in caught.value.message
+    assert "penstock table resync FILE public.t" in caught.value.hint
 
 
 def test_frames_must_be_the_same_at_the_second_reading() -> None:

@@ -247,3 +247,18 @@ def test_a_default_that_the_new_type_cannot_have_goes(
     retyped = ShapeChange(kind=change, what="it is other", column=shape.columns[1])
     (clause,) = alterer.evolve(retyped)
     assert clause.sql.partition(" null")[2].strip() == left
+
+
+def test_a_new_column_whose_values_may_become_null_by_a_choice_may_be_null() -> None:
+    """Older rows have a value, and a later one may have NULL in its place."""
+    added = replace(relation(ID, V).columns[1], missing="7", nullable=False)
+    shape = replace(relation(ID, V), columns=(relation(ID).columns[0], added))
+    only = replace(TABLE, columns=TABLE.columns[:1])
+    change = ShapeChange(kind=ChangeKind.ADD_COLUMN, what="v is new", column=added)
+    strict = Mapping(source_type="integer", target_type="int")
+    for kind, null in ((strict, "not null"), (replace(strict, chosen={"digits": "null"}), "null")):
+        alterer = replace(
+            alterer_of(shape, only, id="integer"), mapping_of=lambda _, kind=kind: kind
+        )
+        (clause,) = alterer.evolve(change)
+        assert f" int {null} default" in clause.sql

@@ -206,6 +206,11 @@ def forget_key(case: Case) -> None:
     case.add("K", {"A": "NUMBER", "C": "CLOB"})
 
 
+def have_long(case: Case) -> None:
+    """Have a table with a LONG."""
+    case.add("L", {"ID": "NUMBER(10)", "L": "LONG"}, key=["ID"])
+
+
 def lose_redo(case: Case) -> None:
     """Remove the archives that the log needs."""
     case.remember(low=1)
@@ -275,6 +280,7 @@ def deny_statement(number: int, text: str) -> Callable[[Case], None]:
         (add_instance, "OR012", "I", "1, 2", ""),
         (match_temporary, "OR011", "I", "SHOP.G", '"!SHOP.G"'),
         (match_documents, "OR011", "W", "SHOP.D: it has a column that the log", '"!SHOP.D"'),
+        (have_long, "OR011", "W", "LONG columns L", "MODIFY (COLUMN CLOB)"),
         (set_up("version", "12.1.0.2.0"), "OR013", "E", "12.1", "upgrade"),
         (set_up("version", "29.1.0.0.0"), "OR013", "W", "29.1", ""),
         (forget_key, "OR014", "W", "large columns C", "PRIMARY KEY"),

@@ -250,6 +250,28 @@ def test_hidden_values_of_columns_that_are_not_captured(kind: Any) -> None:
     assert long_text["absent"] == b"\x06"
 
 
+@pytest.mark.parametrize("form", [I_ONE, U_ONE])
+@pytest.mark.parametrize("long_type", ["LONG", "LONG RAW"])
+def test_a_long_value_that_is_too_large_for_a_statement(
+    kind: Any, form: str, long_type: str
+) -> None:
+    """LogMiner prints two words in its place, which are not the value."""
+    relation = make_relation({"ID": "NUMBER(9)", "L": long_type, "B": "VARCHAR2(20)"})
+    text = form.format("L", "'LONG DATA'")
+    with pytest.raises(RedoUnsupported) as caught:
+        decode(kind, text, relation=relation)
+    assert (caught.value.fields["reason"], caught.value.fields["column"]) == ("untold", "L")
+    (same,) = decode(kind, form.format("B", "'LONG DATA'"), relation=relation)
+    assert same["after"]["B"] == "LONG DATA"
+    (update,) = decode(kind, W_ONE.format("L", "'LONG DATA'"), relation=relation)
+    assert (update["after"]["B"], update["absent"]) == ("3", b"\x02")
+    (delete,) = decode(kind, D_ONE.format("L", "'LONG DATA'"), relation=relation)
+    assert delete["before"] == {"ID": 1}
+    if long_type == "LONG":
+        (short,) = decode(kind, form.format("L", "'LONG DATA.'"), relation=relation)
+        assert short["after"]["L"] == "LONG DATA."
+
+
 def test_a_null_is_not_absent(kind: Any) -> None:
     """NULL, IS NULL, the old `= NULL` and an empty text are NULL; an empty LOB is not."""
     insert, update = decode(

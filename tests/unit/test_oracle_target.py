@@ -714,6 +714,22 @@ def test_shapes_change_with_the_rows(pipeline: Pipeline) -> None:
     assert pipeline.rows("t") == [(1, "c"), (2, "b")]
 
 
+@pytest.mark.parametrize("missing", ["", "x"])
+def test_an_added_column_may_be_null_if_the_empty_text_is(pipeline: Pipeline, missing: str) -> None:
+    """The source says NOT NULL, and has the empty text in older rows or in later ones."""
+    pipeline.choices = Choices(by_scope={**ALL.by_scope, ("empty values", ""): "null"})
+    pipeline.connect()
+    pipeline.apply(insert(FIRST, 1, "a", 1))
+    shape = shape_at(
+        ("ID", "integer", "int32"), ("NAME", "text", "string"), ("N", "integer", "int32"),
+        ("MORE", "text", "string"), version=2,
+    )  # fmt: skip
+    added = replace(shape.columns[3], missing=missing, nullable=False)
+    shape = replace(shape, columns=(*shape.columns[:3], added))
+    pipeline.apply(insert(shape, 2, "b", 2, ""))
+    assert pipeline.rows("t", '"ID", "MORE"') == [(1, missing or None), (2, None)]
+
+
 def test_one_transaction_with_two_shapes(pipeline: Pipeline) -> None:
     """Rows of the earlier shape go into the later one's columns, with the value of the new one."""
     pipeline.apply(insert(FIRST, 1, "a", 1))

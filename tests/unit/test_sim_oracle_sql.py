@@ -713,3 +713,12 @@ def test_a_statement_has_one_row_in_the_redo(place: Place) -> None:
     place.run("ALTER TABLE t ADD (b NUMBER, c NUMBER) MODIFY (a DEFAULT 5)")
     texts = [one.ddl for one in place.database.truth()[before:]]
     assert texts == ["ALTER TABLE t ADD (b NUMBER, c NUMBER) MODIFY (a DEFAULT 5)"]
+
+
+def test_an_added_large_object_has_its_default_in_older_rows(place: Place) -> None:
+    """It is a value like those that statements write, also if a function makes it."""
+    place.run("CREATE TABLE shop.t (a NUMBER PRIMARY KEY)")
+    place.run("INSERT INTO shop.t VALUES (1)")
+    place.run("ALTER TABLE shop.t ADD (b BLOB DEFAULT TO_BLOB(HEXTORAW('41')) NOT NULL)")
+    ((large,),) = place.run("SELECT b FROM shop.t")
+    assert large.read() == b"A"

@@ -97,6 +97,15 @@ def test_a_new_column_without_a_value_may_be_null() -> None:
     ]
 
 
+def test_a_new_column_whose_values_may_become_null_by_a_choice_may_be_null() -> None:
+    """Older rows have a value, and a later one may have NULL in its place."""
+    new = relation(("id", "int", "int32"), ("n", "int", "int32"), schema="dbo")
+    strict = dataclasses.replace(new.columns[1], missing="7", nullable=False)
+    new = dataclasses.replace(new, columns=(new.columns[0], strict))
+    added = alterer(new, loose=frozenset({"n"})).evolve(change(ChangeKind.ADD_COLUMN, new, "n"))
+    assert "[n] int NULL CONSTRAINT" in texts(added)[0]
+
+
 def test_a_dropped_column_takes_its_default_and_indexes_along() -> None:
     """The server refuses to drop a column on which they depend."""
     with_default = dataclasses.replace(

@@ -27,7 +27,7 @@ Not here: truncations and changes of shape, which limit what is folded together 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,13 @@ class LogInconsistent(PenstockError):
     retry = "never"
 
 
+class RowUnidentified(PenstockError):
+    """A change of a table without a key lacks a value by which its row is found."""
+
+    code = "LD16"
+    retry = "operator"
+
+
 def inconsistent(relation: Relation, what: str) -> LogInconsistent:
     """Return the error for a log with a contradiction in a table. what: the contradicting changes,
     in words.
@@ -60,6 +67,21 @@ def inconsistent(relation: Relation, what: str) -> LogInconsistent:
     return LogInconsistent(
         f"the log holds {what} of table {relation.full_name}",
         hint=f"Please report it with the output of `penstock log cat`. {LOAD_AFRESH}",
+        table=relation.full_name,
+    )
+
+
+def unidentified(relation: Relation, lacking: Sequence[int]) -> RowUnidentified:
+    """Return the error for a change of a table without a key. lacking: indexes of the columns whose
+    old values the source does not send.
+    """
+    names = ", ".join(relation.columns[index].name for index in lacking)
+    return RowUnidentified(
+        f"table {relation.full_name} has no key, and its source sends no old values of {names}, so "
+        "the rows of its updates and deletes cannot be found",
+        hint="Add a primary key to the table at the source, then run: penstock table resync FILE "
+        f"{relation.full_name}. Or continue without it: penstock table remove FILE "
+        f"{relation.full_name}",
         table=relation.full_name,
     )
 
@@ -247,7 +269,10 @@ class Fold:
             raise inconsistent(
                 self._relation, "a change without the before image that identifies its row"
             )
-        if has_before.any() and not set(self._key) <= set(self._relation.before):
+        lacking = set(self._key) - set(self._relation.before) if has_before.any() else set()
+        if lacking and not self._relation.key:
+            raise unidentified(self._relation, sorted(lacking))
+        if lacking:
             raise inconsistent(self._relation, "before images that lack columns of the key")
 
     def finish(self) -> Net:

@@ -82,6 +82,12 @@ class RowTranslation:
         """Return the target's type of each column, by name, with its collation."""
         return {column.name: found.target_type for column, found in self.mappings(relation)}
 
+    def loose(self, relation: Relation) -> frozenset[str]:
+        """Return the columns whose values may become NULL by a choice."""
+        return frozenset(
+            column.name for column, found in self.mappings(relation) if found.may_be_null
+        )
+
     def prepares(self, relation: Relation) -> dict[str, str]:
         """Return the changes that our process makes to values, by column (`prepare_values`)."""
         return {

@@ -123,6 +123,7 @@ class TableAlterer(ABC, Generic[ColumnT, IndexT]):
         is_emptied: The table has no rows when the statements are done, but for those of the batch.
         is_replaced: Its rows are all rewritten or deleted after the change.
         fills: Templates over the text of the value that older rows have.
+        loose: Columns whose values may become NULL by a choice, which never refuse NULL.
     """
 
     TEXT_TYPE: ClassVar[str]
@@ -138,6 +139,7 @@ class TableAlterer(ABC, Generic[ColumnT, IndexT]):
     is_emptied: bool
     is_replaced: bool = False
     fills: Mapping[str, str] = field(default_factory=dict)
+    loose: frozenset[str] = frozenset()
 
     # --- what a server has ------------------------------------------------------------------------
 
@@ -291,7 +293,7 @@ class TableAlterer(ABC, Generic[ColumnT, IndexT]):
         elif column is None:
             return
         elif change.kind is ChangeKind.ADD_COLUMN:
-            yield from self._add(column, change, is_strict=True)
+            yield from self._add(column, change, is_strict=column.name not in self.loose)
         elif change.kind is ChangeKind.NULLABILITY:
             yield from self._loosen(column.name, change, is_nullable=column.nullable)
         elif (own := self.table.column(column.name)) is not None:

@@ -65,11 +65,16 @@ class Actions:
 
     def _new_name(self, table: Table) -> str:
         pool = NAMES if self._uses_odd_names else NAMES[:6]
+        if "names_with_quotes" not in self._features:
+            pool = tuple(name for name in pool if '"' not in name)
         taken = {one.name.lower() for one in table.columns}
         free = [name for name in pool if name.lower() not in taken]
         if not free:
             raise NothingToDo
         return self._dice.choice(free)
+
+    def _may_be_key(self, kind: ColumnType) -> bool:
+        return kind.is_key and (kind.family != "text" or "text_keys" in self._features)
 
     def _other(self, table: Table) -> Made:
         if not table.others:
@@ -211,7 +216,7 @@ class Actions:
             for one in self._types
             if one.family
             and one.family == column.type.family
-            and (one.is_key or column.name not in table.key)
+            and (self._may_be_key(one) or column.name not in table.key)
         ]
         if not kinds:
             raise NothingToDo
@@ -258,7 +263,7 @@ class Actions:
         return [], [f"alter column {self._q(column.name)} set default {default}"]
 
     def _unique(self, table: Table) -> tuple[list[Statement], list[str]]:
-        others = [one.name for one in table.others if one.type.is_key]
+        others = [one.name for one in table.others if self._may_be_key(one.type)]
         if not others:
             raise NothingToDo
         columns = (self._dice.choice(others), table.id)[: self._dice.randint(1, 2)]
@@ -286,7 +291,7 @@ class Actions:
         return f"drop constraint {self._q(table.name + '_pkey')}"
 
     def _change_key(self, table: Table) -> tuple[list[Statement], list[str]]:
-        choice = [one.name for one in table.others if one.type.is_key]
+        choice = [one.name for one in table.others if self._may_be_key(one.type)]
         columns = (table.id, *self._dice.sample(choice, min(len(choice), 1)))
         if self._dice.random() < 0.3:
             columns = columns[::-1]

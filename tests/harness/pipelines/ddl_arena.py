@@ -27,7 +27,7 @@ from harness.pipelines.ddl_followers import Follower, Marks, is_ddl, make_follow
 from harness.pipelines.ddl_histories import Author
 from harness.pipelines.ddl_lake import LakeSide, lake_differences, lake_url
 from harness.pipelines.ddl_lake_java import LAKES, place_of
-from harness.pipelines.ddl_model import FEATURES
+from harness.pipelines.ddl_model import FEATURES, NOT_IN_ORACLE
 from harness.pipelines.ddl_oracle import Error as OracleError
 from harness.pipelines.ddl_oracle import OracleSide
 from harness.pipelines.ddl_oracle_author import OracleAuthor
@@ -36,6 +36,7 @@ from harness.pipelines.ddl_servers import AnyServers
 from harness.pipelines.ddl_sides import MySQLSide, PostgresSide, Side, differences
 from harness.pipelines.ddl_sqlserver import Error as SQLServerError
 from harness.pipelines.ddl_sqlserver import SQLServerSide
+from harness.pipelines.ddl_sqlserver_author import FEATURES as SQLSERVER_FEATURES
 from harness.pipelines.ddl_sqlserver_author import SQLServerAuthor
 from harness.pipelines.ddl_types import ORACLE, POSTGRES, SQLSERVER
 from harness.pipelines.pipeline import write_pipeline
@@ -699,11 +700,15 @@ def run_histories(
 
 
 def authors(
-    source: str, seed: int | str, count: int, features: Sequence[str] = FEATURES
+    pair: tuple[str, str], seed: int | str, count: int, features: Sequence[str] = FEATURES
 ) -> list[AnyAuthor]:
-    """Return the histories of a seed."""
+    """Return the histories of a seed for a pair of source and target."""
+    source, target = pair
+    if target == ORACLE:
+        features = [one for one in features if one not in NOT_IN_ORACLE]
     if source == SQLSERVER:
-        return [SQLServerAuthor(f"{seed}.{number}") for number in range(count)]
+        own = [one for one in SQLSERVER_FEATURES if target != ORACLE or one not in NOT_IN_ORACLE]
+        return [SQLServerAuthor(f"{seed}.{number}", own) for number in range(count)]
     if source == ORACLE:
         return [OracleAuthor(f"{seed}.{number}") for number in range(count)]
     return [Author(source, f"{seed}.{number}", features) for number in range(count)]

@@ -141,7 +141,8 @@ class Author(Actions):
 
     def _create(self, name: str) -> list[Statement]:
         keys = [one for one in self._types if one.is_key]
-        keys = keys[2:] if self._dice.random() < 0.3 else keys[:2]  # texts, or numbers
+        is_text = self._dice.random() < 0.3 and "text_keys" in self._features
+        keys = keys[2:] if is_text else keys[:2]
         table = Table(name=name, id="id")
         table.columns.append(Made("id", self._dice.choice(keys), nullable=False))
         needed: list[Statement] = []

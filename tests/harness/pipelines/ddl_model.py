@@ -52,7 +52,10 @@ WHOLE = {
     "replace_table": 1,
 }
 OTHER = ("session", "keyless", "several_actions", "several_per_transaction", "odd_names", "pause")
+OTHER += ("text_keys", "names_with_quotes")
 FEATURES = (*ROWS, *ALTERS, *WHOLE, *OTHER)
+NOT_IN_ORACLE = {"text_keys", "names_with_quotes"}
+"""What its tables cannot have: the empty text in a key, and a quotation mark in a name."""
 MY_ONLY = {"modify_case", "collation", "convert", "auto_increment", "table_swap", "temporary"}
 MY_ONLY |= {"labels", "replace_table"}
 PG_ONLY = {"using", "enum_value", "enum_rename", "replica_identity", "identity"}

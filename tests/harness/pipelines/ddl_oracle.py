@@ -92,7 +92,7 @@ class OracleSide:
         """Return all rows as text. columns: kind of value by column."""
         listed = ", ".join(f'"{name}"' for name in columns)
         rows = self.run(f'SELECT {listed} FROM "{schema}"."{table}"')
-        return [tuple(map(_show, row)) for row in rows]
+        return [tuple(map(_show, row, columns.values())) for row in rows]
 
     def close(self) -> None:
         """Close the session."""
@@ -100,10 +100,12 @@ class OracleSide:
             self.connection.close()
 
 
-def _show(value: Any) -> str | None:
-    """Return a value of the driver as text."""
+def _show(value: Any, kind: str) -> str | None:
+    """Return a value of the driver as text. kind: by which rule it is compared."""
     if value is None:
         return None
+    if isinstance(value, int) and kind == "bits":
+        return f"{value:b}"
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, bytes):

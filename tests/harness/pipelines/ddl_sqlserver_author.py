@@ -121,7 +121,8 @@ ALTERS = {
     "drop_unique": 1,
 }
 WHOLE = {"recreate": 2, "create_other": 1}
-OTHER = ("keyless", "pause", "several_per_transaction", "odd_names")
+OTHER = ("keyless", "pause", "several_per_transaction", "odd_names", "text_keys")
+OTHER += ("names_with_quotes",)
 FEATURES = (*ROWS, *ALTERS, *WHOLE, *OTHER)
 
 
@@ -236,8 +237,13 @@ class SQLServerAuthor:
         free = [n for n in TABLE_NAMES if n not in {one.name for one in self._tables}]
         return self._dice.choice(free)
 
+    def _may_be_key(self, kind: ColumnType) -> bool:
+        return kind.is_key and (kind.family != "text" or "text_keys" in self._features)
+
     def _new_name(self, table: Table) -> str:
         pool = self.names if self._uses_odd_names else self.names[: self.plain_count]
+        if "names_with_quotes" not in self._features:
+            pool = tuple(one for one in pool if '"' not in one)
         taken = {one.name.lower() for one in table.columns}
         free = [name for name in pool if name.lower() not in taken]
         if not free:
@@ -254,7 +260,7 @@ class SQLServerAuthor:
     # -- tables
 
     def _create(self, name: str) -> list[Statement]:
-        keys = [one for one in self.types if one.is_key]
+        keys = [one for one in self.types if self._may_be_key(one)]
         table = Table(name=name, id="id")
         table.columns.append(Made("id", self._dice.choice(keys), nullable=False))
         for _ in range(self._dice.randint(1, 5)):
@@ -447,7 +453,7 @@ class SQLServerAuthor:
         ]
 
     def _unique(self, table: Table) -> list[Statement]:
-        others = [one.name for one in table.others if one.type.is_key]
+        others = [one.name for one in table.others if self._may_be_key(one.type)]
         if not others:
             raise NothingToDo
         self._number += 1

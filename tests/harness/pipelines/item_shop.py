@@ -58,7 +58,14 @@ class LakePlace:
 class Shop:
     """A source with rows, an empty target, and a pipeline between them."""
 
-    def __init__(self, folder: Path, source: Place, target: Place | LakePlace) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        source: Place,
+        target: Place | LakePlace,
+        settings: dict[str, dict[str, Any]] | None = None,
+    ) -> None:
+        """Create and fill the tables. settings: more sections of the pipeline file."""
         self.source, self.target = source, target
         # Oracle has no empty text: a pipeline needs a choice for one.
         self._empty = "null" if isinstance(target, OraclePlace) else "''"
@@ -85,6 +92,7 @@ class Shop:
                     if isinstance(target, LakePlace)
                     else {"target.map": {source.namespace: target.namespace}}
                 ),
+                **(settings or {}),
             },
         )
 
@@ -137,13 +145,8 @@ class Shop:
         return done
 
     def copy_again(self, table: str) -> None:
-        """Let a table's rows be read again, for Oracle by a copy beside the log."""
-        name = f"{self.source.namespace}.{table}"
-        if not isinstance(self.source, OraclePlace):
-            self.command("resend", "--tables", name)
-            return
-        done = penstock("table", "resync", self.path, name, "--json", timeout_s=WITHIN_S)
-        assert done.code == 0, (done.out, done.err)
+        """Let a table's rows be read again."""
+        self.command("resend", "--tables", f"{self.source.namespace}.{table}")
 
 
 def _count_columns(target: Place) -> int:

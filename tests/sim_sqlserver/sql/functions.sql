@@ -140,12 +140,18 @@ create function simfn.ms_hashbytes(kind text, value text) returns bytea language
     as 'select simfn.ms_hashbytes(kind, convert_to(value, ''UTF8''))';
 create function simfn.ms_hashbytes(kind text, value bpchar) returns bytea language sql immutable strict
     as 'select simfn.ms_hashbytes(kind, convert_to(value::text, ''UTF8''))';
--- The hash of a row; the same for all rows if a type in it has no hash.
+-- The hash of a row, by which PostgreSQL joins rows that are compared whole.
 create function sim.hash_row(value record) returns bigint language plpgsql immutable as $$
 begin
-    return hash_record_extended(value, 0);
-exception when undefined_function then
-    return 0;
+    -- Rows that are equal have equal hashes, also if their types differ: a number has no zeros at
+    -- its end, a text no blanks, and of a text only as much counts as a date has.
+    return (
+        select hashtextextended(string_agg(one.key || ' ' || case jsonb_typeof(one.value)
+            when 'number' then trim_scale(one.value::numeric)::text
+            when 'string' then left(rtrim(one.value #>> '{}'), 10)
+            else jsonb_typeof(one.value) end, ',' order by one.key), 0)
+        from jsonb_each(to_jsonb(value)) as one
+    );
 end $$;
 create function sim.utf16(value text) returns bytea language plpgsql immutable strict as $$
 declare out bytea := ''; code int; i int;

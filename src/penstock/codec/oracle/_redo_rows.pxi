@@ -37,18 +37,30 @@ cdef inline bint is_told(Literal* literal) noexcept nogil:
     return literal.form != 0 and literal.form < FORM_UNKNOWN
 
 
+cdef inline bint is_long_data(Scan* scan, Literal* literal) noexcept nogil:
+    return (
+        literal.form == FORM_QUOTED
+        and literal.last - literal.first == 9
+        and starts(scan, literal.first, b"LONG DATA", 9)
+    )
+
+
 cdef int check_told(Scan* scan, Bound* bound) noexcept nogil:
     """Refuse a value that the statement hides, unless the type of its column explains that."""
     cdef int i
     cdef Literal* literal
     for i in range(bound.count):
         literal = &bound.new[i]
+        if bound.cells[i].is_long and is_long_data(scan, literal):
+            return fail(scan, BAD_UNTOLD, literal.start, i)
         if literal.form < FORM_UNKNOWN or bound.cells[i].how == HOW_UNREAD:
             continue
         if literal.form == FORM_UNSUPPORTED or not bound.cells[i].may_be_large:
             return fail(scan, BAD_UNTOLD, literal.start, i)
     for i in range(bound.count):
         literal = &bound.old[i]
+        if bound.cells[i].is_long and is_long_data(scan, literal):
+            literal.form = FORM_UNSUPPORTED
         if literal.form != FORM_UNSUPPORTED or bound.cells[i].how == HOW_UNREAD:
             continue
         if not bound.cells[i].may_be_large:

@@ -33,6 +33,7 @@ cdef struct Cell:
     int how
     bint is_text  # the column is kept as text
     bint may_be_large  # statements lack some values
+    bint is_long  # statements have LONG DATA in place of some values
     int precision
     int scale
     int64_t least  # of a whole number

@@ -135,6 +135,7 @@ cdef class _Binding:
         cell.how = planned.how
         cell.is_text = planned.neutral == "string"
         cell.may_be_large = planned.may_be_large
+        cell.is_long = planned.is_long
         cell.precision = planned.precision
         cell.scale = planned.scale
         if planned.neutral in _BITS:

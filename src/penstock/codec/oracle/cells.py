@@ -43,6 +43,8 @@ class Plan:
         precision: digits of a decimal; 0 for another type.
         scale: digits after its point.
         may_be_large: whether the type has values that statements lack, which follow in other rows.
+        is_long: whether the type is LONG, of which statements have LONG_DATA in place of a text
+            that is too large for them.
     """
 
     how: How
@@ -50,8 +52,10 @@ class Plan:
     precision: int = 0
     scale: int = 0
     may_be_large: bool = False
+    is_long: bool = False
 
 
+LONG_DATA = b"LONG DATA"
 _BY_BASE = {
     "BINARY_FLOAT": How.FLOAT,
     "BINARY_DOUBLE": How.FLOAT,
@@ -94,7 +98,9 @@ def plan_column(column: Column) -> Plan:
         return Plan(How.FLOAT_TEXT, neutral)
     if how is not How.UNREAD and neutral not in _NEUTRALS[how]:
         raise _unfit(column)
-    return Plan(how, neutral, may_be_large=kind.may_be_large)
+    return Plan(
+        how, neutral, may_be_large=kind.may_be_large, is_long=kind.base in ("LONG", "LONG RAW")
+    )
 
 
 def _plan_number(neutral: str, column: Column) -> Plan:

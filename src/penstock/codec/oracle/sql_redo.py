@@ -23,7 +23,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from penstock.codec.oracle.cells import How, Plan, plan_columns
+from penstock.codec.oracle.cells import LONG_DATA, How, Plan, plan_columns
 from penstock.codec.oracle.literals import read_value
 from penstock.codec.oracle.redo_outcome import (
     BYTE_LIMIT_DEFAULT,
@@ -116,15 +116,22 @@ class _Images:
         """Refuse a value that the statement hides, unless the type of its column explains that."""
         plans = self.binding.plans
         for column, value in enumerate(self.new):
+            if value is not None and plans[column].is_long and self._is_long_data(value):
+                raise Defect(Reason.UNTOLD, value.start, column)
             if value is not None and value.kind in UNTOLD and plans[column].how is not How.UNREAD:
                 if value.kind is ValueKind.UNKNOWN and plans[column].may_be_large:
                     continue
                 raise Defect(Reason.UNTOLD, value.start, column)
         for column, value in enumerate(self.old):
-            if value is not None and value.kind is _UNSUPPORTED:
+            if value is not None and plans[column].is_long and self._is_long_data(value):
+                self.old[column] = None
+            elif value is not None and value.kind is _UNSUPPORTED:
                 if plans[column].how is How.UNREAD or plans[column].may_be_large:
                     continue
                 raise Defect(Reason.UNTOLD, value.start, column)
+
+    def _is_long_data(self, value: Value) -> bool:
+        return value.kind is ValueKind.QUOTED and self.text[value.first : value.last] == LONG_DATA
 
     def check(self) -> None:
         """Refuse a row that lacks a value that identifies it."""

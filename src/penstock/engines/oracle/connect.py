@@ -326,13 +326,20 @@ def set_formats(connection: Connection) -> None:
 # -- the driver ----------------------------------------------------------------------------------
 
 
+def is_possible(name: str) -> bool:
+    """Return whether Oracle can have a name: no empty one, and none with a quotation mark or a
+    zero.
+    """
+    return bool(name) and {*name}.isdisjoint('"\0')
+
+
 def quote(*names: str) -> str:
     """Return identifiers in quotation marks, joined by dots: for owner s and table t, `"s"."t"`.
 
     Raises NameImpossible for one that is empty or has a quotation mark or a zero.
     """
     for name in names:
-        if not name or '"' in name or "\0" in name:
+        if not is_possible(name):
             raise NameImpossible(
                 f"Oracle cannot have the name {name!r}: it is empty, or has a quotation mark or a "
                 "zero",

@@ -585,7 +585,7 @@ def _add_column(column: Column, mapping: TypeMapping, server: Server) -> Clause:
         return Clause(f"{sql} null default null", what)
     if _is_filled_later(column, kind, server):
         return Clause(f"{sql} null", what, fill=_fill(column, mapping))
-    null = "null" if column.nullable else "not null"
+    null = "null" if column.nullable or mapping.may_be_null else "not null"
     return Clause(f"{sql} {null} default {default_of(column)}", what)
 
 

@@ -141,6 +141,7 @@ CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "OR07": ("OR002", "OR003"),
         "OR08": ("OR001",),
         "OR09": ("OR008",),
+        "LD16": ("OR014",),
         "OR10": ("OR008",),
         "OR20": ("OR015", "OR041"),
         "OR21": ("OR015",),

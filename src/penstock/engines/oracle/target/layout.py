@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from penstock.codec.arrow_texts import TEXT, text_values
 from penstock.codec.columns import arrow_type, cast_exactly
 from penstock.codec.types.oracle_held import COLUMNS_MAX, RAW_BYTES_MAX, VARCHAR_BYTES_MAX
-from penstock.engines.oracle.connect import quote
+from penstock.engines.oracle.connect import is_possible, quote
 from penstock.engines.oracle.target.progress import OWNER
 from penstock.model import LOAD_AFRESH, Column, Relation
 from penstock.ports.target import Layout, ShapeNotApplicable, ValueRefused
@@ -100,6 +100,18 @@ def default_form(column: Column) -> Staged:
     return Staged.OWN if is_own else Staged.LONG
 
 
+def check_names(relation: Relation) -> None:
+    """Raise ShapeNotApplicable for a column whose name Oracle cannot have."""
+    for column in relation.columns:
+        if not is_possible(column.name):
+            raise ShapeNotApplicable(
+                f"{relation.full_name} has a column {column.name!r}: a name of Oracle has no "
+                "quotation mark",
+                hint="Rename the column at the source, or leave the table out of [source] tables.",
+                table=relation.full_name,
+            )
+
+
 class MergeLayout(Layout):
     """Merge table of one relation version.
 
@@ -149,15 +161,7 @@ class MergeLayout(Layout):
         self.sql_columns = tuple((name, sql) for name, _, sql in columns)
 
     def _check_names(self) -> None:
-        for column in self.relation.columns:
-            if '"' in column.name or "\0" in column.name:
-                raise ShapeNotApplicable(
-                    f"{self.relation.full_name} has a column {column.name!r}: a name of Oracle has "
-                    "no quotation mark",
-                    hint="Rename the column at the source, or leave the table out of [source] "
-                    "tables.",
-                    table=self.relation.full_name,
-                )
+        check_names(self.relation)
         if any(column.name == STAMP for column in self.relation.columns):
             raise ShapeNotApplicable(
                 f"{self.relation.full_name} has a column {STAMP}, which merge tables have, too",

@@ -15,6 +15,7 @@ import structlog
 
 from penstock.engines.oracle.target.alter import Alterer
 from penstock.engines.oracle.target.catalog import TargetTable
+from penstock.engines.oracle.target.layout import check_names
 from penstock.engines.oracle.target.progress import name_bytes_max
 from penstock.engines.oracle.target.refusals import ALTERED_MEANWHILE, refusal_number
 from penstock.engines.oracle.target.session import ApplySession
@@ -61,7 +62,10 @@ class Reshaping:
     is_replaced: bool = False
 
     def check(self) -> None:
-        """Raise SchemaChangeRefused if a policy refuses one of the changes."""
+        """Raise SchemaChangeRefused if a policy refuses one of the changes, and ShapeNotApplicable
+        for a name that Oracle cannot have.
+        """
+        check_names(self.relation)
         record, types = self.record, type_rules_of(self.target.translation.engine)
         leaving, coming = computed_changes(record, self.relation)
         for change in [*leaving, *self._changes(record, types), *coming]:
@@ -137,6 +141,7 @@ class Reshaping:
             is_emptied=self.is_emptied,
             is_replaced=self.is_replaced,
             fills=translation.fills(self.relation),
+            loose=translation.loose(self.relation),
             name_bytes_max=name_bytes_max(self.target.connection.version),
         )
 

@@ -17,7 +17,7 @@ from penstock.codec.oracle.types import parse_type
 from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Mapping
 from penstock.codec.types.oracle_held import COLUMNS_MAX
-from penstock.engines.oracle.connect import quote
+from penstock.engines.oracle.connect import is_possible, quote
 from penstock.engines.oracle.target.catalog import TargetTable, same_type
 from penstock.engines.oracle.target.progress import name_bytes_max
 from penstock.engines.oracle.target.type_rules import holds
@@ -90,6 +90,9 @@ class TableShape:
             raise self._refuse(
                 f"has {len(self.columns)} columns, a table of Oracle at most {COLUMNS_MAX:,}"
             )
+        for name in (*self.name, *(column.name for column in self.columns)):
+            if not is_possible(name):
+                raise self._refuse(f"or its column has the name {name!r}, which Oracle cannot have")
         body = ",\n    ".join(map(self._column_sql, self.columns))
         return f"CREATE TABLE {quote(*self.name)} (\n    {body}\n)"
 

@@ -172,6 +172,7 @@ CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "MS07": ("MS015",),
         "MS08": ("MS015", "MS041"),
         "MS12": ("MS040",),
+        "LD16": ("MS017",),
         "MS14": ("MS017",),
         "MS40": (ITSELF,),
         "TG01": ("PK20",),

@@ -127,6 +127,7 @@ class Reshaping:
             is_emptied=self.is_emptied,
             is_replaced=self.is_replaced,
             fills=translation.fills(self.relation),
+            loose=translation.loose(self.relation),
         )
 
     def _one(self, change: ShapeChange, record: TableRecord, drift: SchemaDrift) -> None:

@@ -8,7 +8,7 @@ template converts it to the column's type. Pure. Not here: the table itself (`co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.codec.sqlserver.types import parse_type
@@ -30,19 +30,6 @@ class Translation(RowTranslation):
     """Translation of a source's rows into types of SQL Server."""
 
     to_target: ClassVar[MapColumn] = staticmethod(mapper_to(Engine.SQLSERVER))
-
-    def relation_here(self, relation: Relation) -> Relation:
-        """Return the relation with the target's types. Raises ShapeNotApplicable."""
-        columns = tuple(
-            replace(
-                column,
-                source_type=found.target_type,
-                base_type=without_collation(found.target_type),
-                nullable=column.nullable or found.may_be_null,
-            )
-            for column, found in self.mappings(relation)
-        )
-        return replace(relation, columns=columns)
 
     def as_text(self, relation: Relation) -> frozenset[int]:
         """Return the indexes of the columns whose values are staged as text."""
