@@ -715,7 +715,7 @@ def test_a_statement_has_one_row_in_the_redo(place: Place) -> None:
     assert texts == ["ALTER TABLE t ADD (b NUMBER, c NUMBER) MODIFY (a DEFAULT 5)"]
 
 
-def test_an_added_large_object_has_its_default_in_older_rows(place: Place) -> None:
+    """The default is a value even if a function computes it."""
     """It is a value like those that statements write, also if a function makes it."""
     place.run("CREATE TABLE shop.t (a NUMBER PRIMARY KEY)")
     place.run("INSERT INTO shop.t VALUES (1)")

@@ -71,7 +71,7 @@ def inconsistent(relation: Relation, what: str) -> LogInconsistent:
     )
 
 
-def unidentified(relation: Relation, lacking: Sequence[int]) -> RowUnidentified:
+def make_unidentified(relation: Relation, lacking: Sequence[int]) -> RowUnidentified:
     """Return the error for a change of a table without a key. lacking: indexes of the columns whose
     old values the source does not send.
     """
@@ -271,7 +271,7 @@ class Fold:
             )
         lacking = set(self._key) - set(self._relation.before) if has_before.any() else set()
         if lacking and not self._relation.key:
-            raise unidentified(self._relation, sorted(lacking))
+            raise make_unidentified(self._relation, sorted(lacking))
         if lacking:
             raise inconsistent(self._relation, "before images that lack columns of the key")
 
