@@ -12,7 +12,7 @@ from penstock.extract.bookkeeping import BackgroundTasks, Poll
 from penstock.model import FlushPoint
 from penstock.ports.source import SourceEngine, SourceStream
 
-FLUSH_SHARE = 0.1  # of the time may pass in flushes,
+FLUSH_SHARE = 0.2  # of the time may pass in flushes,
 FLUSH_INTERVAL_S_MAX = 0.5  # unless that needs a longer interval
 
 
