@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -218,10 +218,12 @@ class Extractor:
                         return self._finish(writer, None, Ended.STOPPED)
                     with self._engine.stream(writer.durable) as source:
                         self._source = source
-                        return self._pump(writer, source)
+                        with self._leaving(writer):
+                            return self._pump(writer, source)
             except PenstockError as error:
                 if error.retry != "backoff":
-                    self._leave(writer, error)
+                    if self.progress.state != "failed":
+                        self._leave(writer, error)
                     raise
                 if self._clock.monotonic_s() - began_s > STEADY_S:
                     attempt = 0
@@ -452,6 +454,19 @@ class Extractor:
         position = self._engine.text(writer.durable.position)
         logger.info("extraction ended", why=ended.value, position=position)
         return Outcome(ended=ended, end=writer.durable)
+
+    @contextmanager
+    def _leaving(self, writer: Writer) -> Iterator[None]:
+        """Close what is whole after an error of the block, while the engine's stream is there.
+
+        The stream knows what the engine stores before the log becomes durable.
+        """
+        try:
+            yield
+        except PenstockError as error:
+            if error.retry != "backoff":
+                self._leave(writer, error)
+            raise
 
     def _leave(self, writer: Writer, error: PenstockError) -> None:
         """Close what is whole and show the reason before an error is raised."""
