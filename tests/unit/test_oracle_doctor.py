@@ -207,8 +207,8 @@ def forget_key(case: Case) -> None:
 
 
 def have_long(case: Case) -> None:
-    """Have a table with a LONG."""
-    case.add("L", {"ID": "NUMBER(10)", "L": "LONG"}, key=["ID"])
+    """Have a table with a LONG RAW."""
+    case.add("L", {"ID": "NUMBER(10)", "L": "LONG RAW"}, key=["ID"])
 
 
 def lose_redo(case: Case) -> None:
@@ -280,7 +280,7 @@ def deny_statement(number: int, text: str) -> Callable[[Case], None]:
         (add_instance, "OR012", "I", "1, 2", ""),
         (match_temporary, "OR011", "I", "SHOP.G", '"!SHOP.G"'),
         (match_documents, "OR011", "W", "SHOP.D: it has a column that the log", '"!SHOP.D"'),
-        (have_long, "OR011", "W", "LONG columns L", "MODIFY (COLUMN CLOB)"),
+        (have_long, "OR011", "W", "column L of SHOP.L is LONG RAW", 'MODIFY ("L" BLOB)'),
         (set_up("version", "12.1.0.2.0"), "OR013", "E", "12.1", "upgrade"),
         (set_up("version", "29.1.0.0.0"), "OR013", "W", "29.1", ""),
         (forget_key, "OR014", "W", "large columns C", "PRIMARY KEY"),

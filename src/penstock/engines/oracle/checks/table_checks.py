@@ -197,20 +197,19 @@ def left_out(probe: OracleProbe) -> Iterator[Finding]:
             "a pattern matches it, but none of its rows are copied",
             f'"!{one.name}" in [source] tables says that on purpose',
         )
-    for table in probe.tables:
-        long = [
-            one.name
-            for one in table.columns
-            if parse_type(one.base_type or one.type_text).base in ("LONG", "LONG RAW")
-        ]
-        if long and probe.has_change:
+    for table in probe.tables if probe.has_change else ():
+        for column in table.columns:  # a table of Oracle has at most one LONG or LONG RAW
+            base = parse_type(column.base_type or column.type_text).base
+            if base not in ("LONG", "LONG RAW"):
+                continue
+            large = "CLOB" if base == "LONG" else "BLOB"
             yield probe.make_finding(
                 "OR011",
                 Severity.WARNING,
-                f"{table.name} has the LONG columns {names(long)}",
+                f"column {column.name} of {table.name} is {base}",
                 "LogMiner does not show a value that is too large for a statement, and the "
                 "extractor stops at one (DC82)",
-                f"ALTER TABLE {quote(*table.name)} MODIFY (COLUMN CLOB);",
+                f"ALTER TABLE {quote(*table.name)} MODIFY ({quote(column.name)} {large});",
             )
     captured = {(one.name.schema, one.name.name): one.name for one in probe.tables}
     numbered = [
