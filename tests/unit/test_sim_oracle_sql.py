@@ -714,7 +714,6 @@ def test_a_statement_has_one_row_in_the_redo(place: Place) -> None:
     texts = [one.ddl for one in place.database.truth()[before:]]
     assert texts == ["ALTER TABLE t ADD (b NUMBER, c NUMBER) MODIFY (a DEFAULT 5)"]
 
-
     """The default is a value even if a function computes it."""
     """It is a value like those that statements write, also if a function makes it."""
     place.run("CREATE TABLE shop.t (a NUMBER PRIMARY KEY)")
